@@ -17,7 +17,7 @@ Shared by both:
     serving/                    sockets, streams and statuses
     library_code/               the code of libraries: stored, taken apart, imported
 
-    configuration                               the settings of a daemon
+    daemon_configuration                        the settings of a daemon
     call_context, nested_time, direct_run       a call's context, and the time of its own work
     operator_names                              operator names as clients write them
     message_limit                               the longest internal message

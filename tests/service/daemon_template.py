@@ -48,7 +48,7 @@ def _import_daemon() -> None:
             importlib.import_module(f"opdispatch_server.{name}")
         importlib.import_module("uvicorn.protocols.http.h11_impl")
     from opdispatch_client.cli.app import build_app
-    from opdispatch_server.configuration import installed_version
+    from opdispatch_server.daemon_configuration import installed_version
 
     installed_version()  # parsed once for all forks
 

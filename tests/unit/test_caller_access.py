@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_server.configuration import DaemonConfiguration
 from opdispatch_server.daemon.caller_access import CallerAccess, absolute
+from opdispatch_server.daemon_configuration import DaemonConfiguration
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.server_certificates import TlsError
 

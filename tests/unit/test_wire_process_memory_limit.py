@@ -133,7 +133,7 @@ def test_a_process_in_a_real_group_knows_its_limit():
                 f"import os; open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
                 "from opdispatch_wire.process_memory_limit import memory_limit\n"
                 "from opdispatch_wire.shared_memory.memory_budget import MemoryBudget\n"
-                "from opdispatch_server.configuration import default_call_bytes\n"
+                "from opdispatch_server.daemon_configuration import default_call_bytes\n"
                 "print(memory_limit(), MemoryBudget().limit, default_call_bytes())"
             )
             done = subprocess.run(

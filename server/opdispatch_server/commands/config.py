@@ -14,7 +14,7 @@ import typer.main
 from opdispatch_server.commands.configuration_file import Setting, settings_of
 from opdispatch_server.commands.options import ConfigurationFile
 from opdispatch_server.commands.running import serve, worker
-from opdispatch_server.configuration import default_state_folder, default_worker_count
+from opdispatch_server.daemon_configuration import default_state_folder, default_worker_count
 from opdispatch_wire.addresses import default_address
 from opdispatch_wire.printable import printable_line
 

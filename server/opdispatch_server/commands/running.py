@@ -75,7 +75,8 @@ from opdispatch_server.commands.options import (
     Workers,
     parse_ports,
 )
-from opdispatch_server.configuration import (
+from opdispatch_server.daemon.processes.worker_plan import parse_workers
+from opdispatch_server.daemon_configuration import (
     HEARTBEAT_DEFAULT,
     LIBRARY_BYTES_DEFAULT,
     LIBRARY_DISK_BYTES_DEFAULT,
@@ -89,7 +90,6 @@ from opdispatch_server.configuration import (
     default_worker_count,
     installed_version,
 )
-from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.logs import configure_logging, write_audit_log
 from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire.addresses import AddressError, UnsafeAddressError, default_address

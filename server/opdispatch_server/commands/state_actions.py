@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from opdispatch_server.configuration import default_state_folder
+from opdispatch_server.daemon_configuration import default_state_folder
 from opdispatch_wire.printable import printable_line, printable_message
 
 

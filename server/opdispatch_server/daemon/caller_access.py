@@ -9,7 +9,7 @@ from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.access.token_file import TokenFile
 from opdispatch_server.access.users import parse_users
-from opdispatch_server.configuration import DaemonConfiguration
+from opdispatch_server.daemon_configuration import DaemonConfiguration
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from opdispatch_server.serving.shared_socket import SharedSocket

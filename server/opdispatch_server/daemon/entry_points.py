@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from opdispatch_server.configuration import installed_version
 from opdispatch_server.daemon.board.health import EXECUTION, HEALTH, INTERPRETER, REGISTRY
 from opdispatch_server.daemon.caller_access import absolute
 from opdispatch_server.daemon.calls.byte_budget import ByteBudget
@@ -22,6 +21,7 @@ from opdispatch_server.daemon.servicers.registration_waiters import Registration
 from opdispatch_server.daemon.servicers.registry import DaemonFacts, RegistryServicer
 from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
+from opdispatch_server.daemon_configuration import installed_version
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import (

@@ -14,13 +14,13 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from opdispatch_server.configuration import CHANGED_WHILE_RUNNING, DaemonConfiguration
 from opdispatch_server.daemon.entry_points import EntryPoints
 from opdispatch_server.daemon.libraries.load_request import reading_load_request
 from opdispatch_server.daemon.parts import DaemonParts
 from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
 from opdispatch_server.daemon.servicers.library_uploads import store_content
 from opdispatch_server.daemon.take_over import TakeOver, TakeOverServer
+from opdispatch_server.daemon_configuration import CHANGED_WHILE_RUNNING, DaemonConfiguration
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.listeners import bind, listen_for_users, warn_of_other_users

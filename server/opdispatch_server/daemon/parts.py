@@ -10,11 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from opdispatch_server.access.route_tickets import RouteTickets
-from opdispatch_server.configuration import (
-    MESSAGES_PER_QUEUE,
-    DaemonConfiguration,
-    default_call_bytes,
-)
 from opdispatch_server.daemon.board.health import (
     HealthBoard,
 )
@@ -50,6 +45,11 @@ from opdispatch_server.daemon.state.journal import Journal
 from opdispatch_server.daemon.values.direct_keeps import DirectKeeps
 from opdispatch_server.daemon.values.grants import ValueLimits
 from opdispatch_server.daemon.values.table import RemoteValueTable
+from opdispatch_server.daemon_configuration import (
+    MESSAGES_PER_QUEUE,
+    DaemonConfiguration,
+    default_call_bytes,
+)
 from opdispatch_server.library_code.library_store import LibraryStore
 from opdispatch_server.logs import set_log_level
 from opdispatch_server.serving.run_folder import RunFolder

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from opdispatch_server.configuration import LIBRARY_BYTES_DEFAULT, LIBRARY_DISK_BYTES_DEFAULT
+from opdispatch_server.daemon_configuration import LIBRARY_BYTES_DEFAULT, LIBRARY_DISK_BYTES_DEFAULT
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.file_sync import sync_path
 from opdispatch_server.library_code.digest import digest_content, digest_file, is_digest

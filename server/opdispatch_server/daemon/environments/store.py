@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from opdispatch_server.configuration import installed_version
 from opdispatch_server.daemon.environments.build import (
     Report,
     build_environment,
@@ -35,6 +34,7 @@ from opdispatch_server.daemon.environments.interpreter_packages import (
 )
 from opdispatch_server.daemon.environments.library_home import LibraryHome
 from opdispatch_server.daemon.event_loop.shielded import shielded
+from opdispatch_server.daemon_configuration import installed_version
 from opdispatch_server.library_code.digest import digest_file
 from opdispatch_server.lock_file import open_lock_file
 from opdispatch_server.log_fields import Event, fields

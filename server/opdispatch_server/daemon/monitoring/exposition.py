@@ -17,7 +17,6 @@ from prometheus_client.process_collector import ProcessCollector
 
 from opdispatch.metrics import MOST_METRICS, MOST_SERIES, is_metric_name
 from opdispatch_server.blame.suspicion import Cause
-from opdispatch_server.configuration import installed_version
 from opdispatch_server.daemon.libraries.change_log import CHANGES
 from opdispatch_server.daemon.monitoring.call_text import (
     CALL_FAMILIES,
@@ -31,6 +30,7 @@ from opdispatch_server.daemon.monitoring.triton import (
     TRITON_FAMILIES,
     TRITON_LABELS,
 )
+from opdispatch_server.daemon_configuration import installed_version
 
 _STATES = ("ready", "loading", "busy", "unfit", "apart", "draining", "drained", "quarantined")
 
