@@ -33,6 +33,7 @@ from opdispatch_server.daemon.libraries.memory_given_back import MemoryGivenBack
 from opdispatch_server.daemon.libraries.permissions import check_version
 from opdispatch_server.daemon.libraries.placement import Placement
 from opdispatch_server.daemon.libraries.publication import LibraryPublication
+from opdispatch_server.daemon.libraries.retirement import LibraryRetirement
 from opdispatch_server.daemon.libraries.scaling import LibraryReplicas
 from opdispatch_server.daemon.libraries.settling import LibrarySettling
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
@@ -86,8 +87,7 @@ class LibraryRegistry:
             sessions, pools, self.catalog.all_versions, self.devices, blame.separation
         )
         self._background: set[asyncio.Task[Any]] = set()
-        # Those background tasks that wait for the last calls of unloaded versions.
-        self._leaving: set[asyncio.Task[Any]] = set()
+        self._retirement = LibraryRetirement(publication, pools, blame, self._start)
         self._replicas = LibraryReplicas(
             self.catalog,
             publication,
@@ -110,9 +110,9 @@ class LibraryRegistry:
             self._journal,
             load_timeout=load_timeout,
             fill=self._replicas.fill_locked,
-            supersede=self._supersede,
+            supersede=self._retirement.supersede,
             published=self._published,
-            leaving=lambda: list(self._leaving),
+            leaving=lambda: list(self._retirement.leaving),
         )
         self._draining = InterpreterDraining(sessions, self._journal, self.placement)
         self._stopped = False
@@ -234,7 +234,7 @@ class LibraryRegistry:
                 self.catalog.set_versions(name, below)
             await self.settling.announce()
             busy = any(version.calls_in_flight for version in gone)
-            await self._release(gone)
+            await self._retirement.release(gone, DIRECT_CALLS_WAIT)
         if top in gone:
             self._blame.forget(name, top.operators)
         await self._health.library(name, serving=active.is_active if active else None)
@@ -264,7 +264,7 @@ class LibraryRegistry:
             recording = functools.partial(self._journal.rolling_back, before, top)
             await self._replicas.bring_back_locked(before, top, recording)
             self.catalog.set_versions(name, [*older, top, before])
-            self._supersede(top, [])
+            self._retirement.supersede(top, [])
             self.catalog.remember_gone(
                 set(top.operators) - set(before.operators),
                 f"library {name!r}, which had it, was rolled back to version {before.version}",
@@ -330,52 +330,7 @@ class LibraryRegistry:
         holders = {replica.session for version in gone for replica in version.replicas}
         return await MemoryMeter.start(ending, holders - set(ending) if staying else ())
 
-    # -- parts of changes -----------------------------------------------------------------------
-
-    def _supersede(self, replaced: LibraryVersion, too_old: list[LibraryVersion]) -> None:
-        """Keep a version below the active one, and retire those that are no longer kept."""
-        self._blame.forget(replaced.name, replaced.operators)
-        for version in too_old:
-            version.state = VersionState.GONE
-            self._start(self._retire_when_idle(version, keep=False))
-        keep = not replaced.batch.has_unload_hooks
-        self._start(self._retire_when_idle(replaced, keep=keep))
-
-    async def _release(self, versions: list[LibraryVersion]) -> None:
-        """Release unloaded versions, when their calls have finished.
-
-        All together: kernels of an older version may call operators of the newer one.
-        """
-        busy = any(version.calls_in_flight for version in versions)
-        if not busy:
-            try:
-                async with asyncio.timeout(DIRECT_CALLS_WAIT):
-                    await asyncio.gather(*(version.wait_idle() for version in versions))
-            except TimeoutError:
-                busy = True
-        if busy:
-            self._leaving.add(self._start(self._retire_all_when_idle(versions)))
-        else:
-            await self._retire_all_when_idle(versions)
-
-    async def _retire_all_when_idle(self, versions: list[LibraryVersion]) -> None:
-        for version in versions:
-            await version.wait_idle()
-        await asyncio.gather(*(self._publication.retire(v, keep=False) for v in versions))
-        for version in versions:
-            version.replicas = []
-            self._pools.let_go(version)
-            await asyncio.to_thread(version.let_go)
-
-    async def _retire_when_idle(self, version: LibraryVersion, *, keep: bool) -> None:
-        load_id = version.load_id
-        await version.wait_idle()
-        # It may have been loaded anew while the interpreter was busy, and no longer need retiring.
-        if load_id == version.load_id:
-            await self._publication.retire(version, keep=keep)
-        if version.state is VersionState.GONE:
-            self._pools.let_go(version)
-            await asyncio.to_thread(version.let_go)
+    # -- what happens to interpreters and versions ----------------------------------------------
 
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:
@@ -418,7 +373,6 @@ class LibraryRegistry:
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)
-        self._leaving.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if not isinstance(error, OpdispatchError):  # callers receive OpdispatchErrors
