@@ -85,7 +85,7 @@ def test_random_numbers():
         noise = ops.random.rand_like(a)
         return a * noise, noise
 
-    with pytest.raises(TransformError, match="random, and vmap was not told"):
+    with pytest.raises(TransformError, match="random, and vmap has randomness"):
         func.jacfwd(function)(V)
     jacobian, noise = func.jacfwd(function, has_aux=True, randomness="same")(V)
     close(jacobian, np.diag(np.asarray(noise)))

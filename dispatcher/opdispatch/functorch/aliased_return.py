@@ -1,4 +1,4 @@
-"""Which argument a return is that an operator has written to."""
+"""Find the argument that a return of a mutating operator aliases."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from opdispatch.schema.function_schema import FunctionSchema
 def original_of_write(
     schema: FunctionSchema, place: int, returned: Any, below: Sequence[Any], given: Sequence[Any]
 ) -> Any:
-    """Return the argument that the return at ``place`` is.
+    """Return the argument that the return at index ``place`` aliases, as the caller passed it.
 
-    As it was ``given``, not as it is ``below``.
-
-    It is the one that is returned; or, of a kernel that returns something else, the one whose turn
-    it is.
+    ``given`` has the arguments of this level and ``below`` those unwrapped for the level below. The
+    argument is found by identity; if the kernel returned another object, written arguments are
+    matched with returns in schema order.
     """
     written = [n for n, argument in enumerate(schema.arguments) if argument.is_write]
     for number in written:

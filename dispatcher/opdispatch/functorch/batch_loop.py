@@ -1,4 +1,4 @@
-"""An operator called for each sample of a batch, one after the other.
+"""Call an operator for each sample of a batch in a loop, where it has no batching rule.
 
 Mirrors ``functorch/BatchedFallback.cpp``.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LoopResult:
-    """One return of all samples."""
+    """One return of the operator, collected over all samples."""
 
     def __init__(self, value: Any, *, is_stacked: bool) -> None:
         self._value = value
@@ -45,16 +45,17 @@ def call_for_each(
 ) -> list[LoopResult]:
     """Call an operator for each sample and return its returns.
 
-    ``values`` are the arguments below the level of the batch, as ``given`` to it, ``dims`` their
-    hidden dimensions, and the level below is current. Raises TransformError if the results differ
-    in their shapes, or are no tensors and differ, or the batch is empty; and unless ``always``,
-    none are batched that need to be.
+    ``given`` are the arguments at the level of the batch, ``values`` the same unwrapped for the
+    level below, which is current, and ``dims`` their hidden dimensions. Raises TransformError if
+    the batch is empty, if the results of samples differ in shape, if results that are not tensors
+    differ, or if the operator writes to an unbatched argument. With ``always``, operators that
+    write to nothing are called even if no argument is batched.
     """
     if not always or op.call_signature.schema.is_mutable:
         check_writes(op, dims)
     if batch_size == 0:
         raise TransformError(
-            f"{op.name} has no batching rule, and cannot be called for each sample of an empty "
+            f"{op.name} has no batching rule and cannot be called in a loop over an empty "
             "batch: the shapes of its results are unknown",
             operator=str(op.name),
         )
@@ -91,7 +92,7 @@ def _combined(op: OperatorHandle, column: list[Any]) -> LoopResult:
     if is_tensor(first):
         return LoopResult(_stacked(op, column), is_stacked=True)
     if any(each != first for each in column):
-        raise _differing(op, f"no tensors, but {first!r} and other values,")
+        raise _differing(op, f"different values that are not tensors, such as {first!r},")
     return LoopResult(first, is_stacked=False)
 
 
@@ -104,6 +105,6 @@ def _stacked(op: OperatorHandle, tensors: list[Any]) -> Any:
 
 def _differing(op: OperatorHandle, what: str) -> TransformError:
     return TransformError(
-        f"{op.name} returns {what} for samples of one batch, which vmap cannot put together",
+        f"{op.name} returns {what} for samples of one batch, which vmap cannot stack",
         operator=str(op.name),
     )

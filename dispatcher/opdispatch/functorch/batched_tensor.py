@@ -1,7 +1,7 @@
-"""Tensors with a hidden dimension, of the samples of a batch. Mirrors ``BatchedTensorImpl``.
+"""Tensors with a hidden batch dimension. Mirrors ``BatchedTensorImpl``.
 
-The hidden dimension is always the first one of the tensor below, so that a batching rule need not
-ask where it is; ``moveaxis``, a view, brings it there.
+The hidden dimension is always dimension 0 of the tensor below, so batching rules need not look it
+up; ``moveaxis``, which returns a view, puts it there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCHED = bits_of_key(DispatchKey.FuncTorchBatched)
 
 
 class BatchedArray(LevelArray):
-    """The samples of a batch: ``value[n]`` is what sample n has."""
+    """A batch of samples: ``value[n]`` is sample n."""
 
     __slots__ = ()
 
@@ -43,17 +43,17 @@ class BatchedArray(LevelArray):
 
 @functools.cache
 def keys_over(bits: int, own: int) -> int:
-    """Return the keys of a tensor of a level: its own key, and those of the tensor below.
+    """Return the key bits of a tensor of a level: the level's key and those of the tensor below.
 
-    Raises TransformError unless that is dense.
+    Raises TransformError unless the tensor below is dense.
     """
     keys = DispatchKeySet(bits)
     backend = keys.highest_backend_key
     if backend is None and own == _BATCHED:
-        return own  # elsewhere, as a remote tensor: below, its class is asked
+        return own  # a tensor of another process; its class handles the call below
     if backend is None or not keys.has(DispatchKey.Dense):
         raise TransformError(
-            "a function transform is of dense tensors of this process, and was given one with the "
+            "function transforms require dense tensors of this process; one was given with the "
             f"keys {', '.join(map(str, keys))}",
             hint="session.grad takes remote tensors" if backend is None else "use to_dense()",
         )
@@ -61,7 +61,7 @@ def keys_over(bits: int, own: int) -> int:
 
 
 def tensor_over(array: LevelArray) -> Tensor:
-    """Return a tensor of a level: ``Tensor(array)``, without looking up what is known."""
+    """Return a tensor of a level: ``Tensor(array)`` without the lookups of its constructor."""
     tensor = Tensor.__new__(Tensor)
     tensor.array = array
     tensor.key_bits = array.key_bits
@@ -71,27 +71,28 @@ def tensor_over(array: LevelArray) -> Tensor:
 
 
 def make_batched(layer: DynamicLayer, value: Any) -> Tensor:
-    """Return ``value`` with its first dimension hidden as the batch.
+    """Hide dimension 0 of ``value`` as the batch dimension.
 
-    Raises TransformError unless it is dense.
+    Raises TransformError unless ``value`` is dense.
     """
     return tensor_over(BatchedArray(layer, as_tensor(value)))
 
 
 def as_tensor(value: Any) -> Any:
-    """Return a plain array as a tensor; a tensor as it is."""
+    """Convert a plain array to a Tensor; return a Tensor unchanged."""
     return value if hasattr(value, "key_bits") else Tensor(value)
 
 
 def unwrap(value: Any, layer: DynamicLayer) -> tuple[Any, int | None]:
-    """Return the value below a tensor of that level and its hidden dimension; others unchanged."""
+    """Return the value below a tensor of that level and its hidden dimension, or ``(value,
+    None)``."""
     if type(value) is Tensor and type(value.array) is BatchedArray and value.array.layer is layer:
         return value.array.value, 0
     return value, None
 
 
 def moved_to_front(value: Any, dim: int) -> Any:
-    """Return ``value`` with that dimension first."""
+    """Return ``value`` with the given dimension moved to the front."""
     return value if dim == 0 else array_namespace().moveaxis(value, dim, 0)
 
 

@@ -1,4 +1,4 @@
-"""Which writes of a batch are refused: those to a tensor that has no batch, for all samples."""
+"""Reject in-place writes of batched values to a tensor that is not batched."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def check_writes(op: OperatorHandle, dims: list[Any]) -> None:
-    """Raise TransformError for a call that writes samples of a batch to what has no batch."""
+    """Raise TransformError for a call that writes batched values to an unbatched argument."""
     for argument, dim in zip(op.call_signature.schema.arguments, dims, strict=True):
         if argument.is_write and (None in dim if isinstance(dim, list) else dim is None):
             raise TransformError(
                 f"{op.name} writes to its argument {argument.name!r}, which vmap does not batch, "
-                "and other arguments are batched: there is no room for all samples in it",
+                "while other arguments are batched: it cannot hold the values of all samples",
                 hint="use an operator that writes to nothing, or make what is written to of "
                 "something batched, for instance with zeros_like",
                 operator=str(op.name),

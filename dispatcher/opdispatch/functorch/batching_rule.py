@@ -1,12 +1,12 @@
-"""Batching rules: what an operator does with a batch, in terms of operators of the level below.
+"""Batching rules: an operator applied to a batch, in terms of operators of the level below.
 
-A rule is given the call below the level of the batch, and says where the batch is in its results:
+A rule receives the unwrapped call and returns the result with its batch dimension:
 
     def rule(call):
         x, = call.args                      # batched values have the batch as first dimension
         return call.run(x), 0
 
-It runs with the level taken off, so that what it calls is served by the level below.
+It runs with the level popped, so operators that it calls are dispatched at the level below.
 
 Mirrors ``functorch/PlumbingHelper.h`` and what is generated with it.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class VmapInfo(NamedTuple):
-    """Batch size and randomness that a batching rule is given."""
+    """Batch size and randomness of a ``vmap`` level, as passed to batching rules."""
 
     batch_size: int
     randomness: str
@@ -52,9 +52,9 @@ class BatchedCall:
         self.rules = rules
         self.info = info
         self.args = args
-        """All arguments, in the order of the schema; the tensors are those below."""
+        """All arguments in schema order, with tensors of the level below."""
         self.dims = dims
-        """For each, 0 if it is batched, None if not; for a list, a list of these."""
+        """Batch dimension of each argument: 0 if it is batched, None if not; a list for a list."""
 
     @property
     def op(self) -> OperatorHandle:
@@ -84,7 +84,7 @@ class BatchedCall:
         return shape if self.dims[place] is None else shape[1:]
 
     def place(self, argument: str) -> int:
-        """Return the place of an argument."""
+        """Return the index of an argument in the schema."""
         return self.rules.places[argument]
 
     def value(self, argument: str) -> Any:
@@ -92,7 +92,8 @@ class BatchedCall:
         return self.args[self.rules.places[argument]]
 
     def run(self, args: Sequence[Any] | None = None, **changes: Any) -> Any:
-        """Call the operator with these arguments, all of them, but for changes by name."""
+        """Call the operator with all arguments in ``args``, replaced by name where ``changes`` has
+        them."""
         args = self.args if args is None else args
         if changes:
             args = list(args)
@@ -103,23 +104,23 @@ class BatchedCall:
 
 
 Rule: TypeAlias = Callable[[BatchedCall], tuple[Any, Any]]
-"""Returns what the operator does, and the dimension of the batch in it (None: there is none); of
-several results or a list, one for all, or a list of them."""
+"""Returns the operator's results and their batch dimension, None for unbatched results. For several
+results, or a list, this is one dimension for all of them or a list of dimensions."""
 
 
 def run_rule(rule: Rule, call: BatchedCall, layer: DynamicLayer, given: Sequence[Any]) -> Any:
-    """Return what a rule makes of a call, as the function of the batch sees it.
+    """Apply a rule to a call, and wrap its results for the level of the batch.
 
-    ``given`` are the arguments at the level of the batch; that below is current. Raises
-    TransformError for a rule that returns something else, and for writes of batched tensors to
-    those that are not.
+    ``given`` are the arguments at the level of the batch; the level below is current. Raises
+    TransformError if the rule returns anything else than results and dimensions, and if the call
+    writes batched values to an unbatched tensor.
     """
     rules, info, values = call.rules, call.info, call.args
     if rules.signature.written:
         check_writes(rules.op, call.dims)
     result, out_dims = rule(call)
     if rules.makes_one and type(result) is Tensor and type(out_dims) is int and not out_dims:
-        # By far most calls: what follows comes to the same.
+        # Fast path for most calls, equivalent to the general case below.
         shape = result.array.shape
         if shape and shape[0] == info.batch_size:
             return tensor_over(BatchedArray(layer, result))
@@ -144,7 +145,7 @@ def run_rule(rule: Rule, call: BatchedCall, layer: DynamicLayer, given: Sequence
 
 
 def _moved(op: OperatorHandle, layer: DynamicLayer, info: VmapInfo, result: Any, dim: Any) -> Any:
-    """Return a result as the level's function sees it."""
+    """Wrap a result for the level, with its batch dimension moved to the front."""
     if isinstance(result, list):
         each_dim = dim if isinstance(dim, list | tuple) else [dim] * len(result)
         if len(each_dim) != len(result):
@@ -153,7 +154,7 @@ def _moved(op: OperatorHandle, layer: DynamicLayer, info: VmapInfo, result: Any,
     if dim is None or result is None:
         return result
     if type(result) is not Tensor and not is_tensor(result):
-        raise _wrong(op, f"the dimension {dim!r} for {result!r}, which is no tensor")
+        raise _wrong(op, f"the dimension {dim!r} for {result!r}, which is not a tensor")
     ndim = len(result.shape)
     if type(dim) is not int or not -ndim <= dim < ndim:
         raise _wrong(op, f"the dimension {dim!r} for a result of shape {list(result.shape)}")

@@ -1,12 +1,12 @@
-"""Forward mode of an operator that has a backward formula, and no rule for its tangents.
+"""Forward mode of an operator that has a backward formula but no forward-mode rule.
 
-The backward pass is linear in the gradients that it begins with, and its derivative with respect to
-these is the forward one:
+The backward pass is linear in the incoming gradients ``u``, and differentiating it with respect to
+``u`` gives the forward derivative:
 
     f(x)  ->  u -> J(x)^H u  ->  v -> J(x) v
 
-So the one call is recorded at one level, its backward pass at a second one, and tangents go back
-through that. The gradients ``u`` are zeros: nothing depends on them.
+The call is therefore recorded at one level and its backward pass at a second; the backward pass of
+the second applies the tangents. ``u`` may be any value, so it is zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class DoubleBackward(ForwardRule):
-    """Two backward passes."""
+    """A forward-mode rule that runs two backward passes."""
 
     def push(
         self,
@@ -40,12 +40,12 @@ class DoubleBackward(ForwardRule):
     ) -> Sequence[Any]:
         """Return the tangents of the results.
 
-        Raises AutogradError for an operator that has no derivative, or writes to its arguments.
+        Raises AutogradError for an operator that is not differentiable or writes to its arguments.
         """
         has_backward = any(str(each.key).startswith("Autograd") for each in op.kernels())
         if self.written or not has_backward:
             raise AutogradError(
-                f"{op.name} has no forward-mode derivative, and a tangent arrives at it",
+                f"{op.name} has no forward-mode derivative, but was called with a tangent",
                 hint="register one with opdispatch.register_jvp",
                 operator=str(op.name),
             )
@@ -88,14 +88,14 @@ class DoubleBackward(ForwardRule):
 
 
 def _moving(tangent: Any) -> list[int | None]:
-    """Return the places of tensors with tangents in a list, or [None] for a tensor itself."""
+    """Return the indices of the tensors with tangents in a list, or [None] for a single tensor."""
     if type(tangent) is list:
         return [k for k, each in enumerate(tangent) if each is not None]
     return [] if tangent is None else [None]
 
 
 def _like(results: Sequence[Any], moved: Any) -> list[Any]:
-    """Return the tangents in lists as the results are."""
+    """Group the tangents in lists in the same way as the results."""
     return [
         _like(each, moved) if type(each) is list else next(moved) if is_tensor(each) else None
         for each in results

@@ -1,16 +1,15 @@
 """Dual tensors: values of a level of forward mode, with their tangents.
 
-    value       a tensor of the level below
-    tangent     how fast it changes: another one, of the same shape and dtype; None is zero
+    value a tensor of the level below tangent its directional derivative, a tensor of the same shape
+    and dtype; None means zero
 
 Mirrors ``torch/csrc/autograd/forward_grad.h``, where a tensor has a tangent for each level; here
 each level has tensors of its own, as for every other transform.
 
 Note [Tangents of views]
-    Tangents are never written to: what is written to gets a new tangent. So a tangent may be shared
-    with anything, also where values are not. A view knows the root that it is a view of, and the
-    calls that lead from there to it. A write to a view replaces the tangent of its root, and those
-    of all views of that root that are still there.
+    Tangents are immutable: a write to a tensor replaces its tangent. A tangent may therefore be
+    shared even where the values are not. A view keeps its root and the calls that produce it from
+    that root. A write to a view replaces the tangents of the root and of all its live views.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from opdispatch.functorch.tensor_wrapper import WRAPPED, WrappedArray
 from opdispatch.tensors.tensor import Tensor
 
 Replay = Callable[[Any], Any]
-"""A view of another tensor, made in the same way."""
+"""Function that applies the view operations to another tensor."""
 
 
 class DualArray(WrappedArray):
@@ -48,14 +47,14 @@ class DualArray(WrappedArray):
         self.is_immutable = is_immutable
         self.tangent = tangent
         self.root: DualArray | None = None
-        """Its base, which is no view itself. See Note [Tangents of views]."""
+        """The base, which is not itself a view; see Note [Tangents of views]."""
         self.path: tuple[Replay, ...] = ()
-        """How it is made of its root."""
+        """The view operations that produce it from its root."""
         self._views: list[weakref.ref[DualArray]] = []
 
     @property
     def origin(self) -> DualArray:
-        """The root that it is a view of; itself, if it is none."""
+        """The root that it is a view of, or itself if it is not a view."""
         return self if self.root is None else self.root
 
     def become_view_of(self, other: DualArray, replay: Replay) -> None:
@@ -68,17 +67,17 @@ class DualArray(WrappedArray):
         views.append(weakref.ref(self))
 
     def views(self) -> Iterator[DualArray]:
-        """Iterate over the views of a root that are still there, oldest first."""
+        """Iterate over the live views of a root, oldest first."""
         return (view for each in self._views if (view := each()) is not None)
 
     def replay(self, root: Any) -> Any:
-        """Return the same view of ``root``, which is a value or a tangent."""
+        """Apply the view operations to ``root``, which is a value or a tangent."""
         for make in self.path:
             root = make(root)
         return root
 
     def detached(self) -> DualArray:
-        """Return the same value without its tangent, of a tensor below that records nothing."""
+        """Return the value, detached at the level below, without its tangent."""
         made = super().detached()
         assert isinstance(made, DualArray)
         made.tangent, made.root, made.path, made._views = None, None, (), []
@@ -97,7 +96,7 @@ def make_dual(
 
 
 def dual_of(value: Any, layer: DynamicLayer) -> DualArray | None:
-    """Return what a tensor of that level consists of, and None for any other value."""
+    """Return the value and tangent of a tensor of that level, or None for any other value."""
     if type(value) is Tensor and type(value.array) is DualArray and value.array.layer is layer:
         return value.array
     return None

@@ -1,4 +1,4 @@
-"""The levels of nested transforms: a stack for each task, and how a call goes down through it.
+"""The stack of levels of nested transforms, and the path of a call down through it.
 
     vmap(grad(f))(x)
 
@@ -55,12 +55,13 @@ _ALL_BITS = (
 
 
 def bits_off_but_for(own: int) -> int:
-    """Return the bits a level excludes: all of levels, but for its own keys and the way down."""
+    """Return the bits that a level excludes: all keys of levels except its own and the back key."""
     return _ALL_BITS & ~(own | _BACK_BITS)
 
 
 def comes_first(state: LocalState) -> bool:
-    """Return whether autocast or a tracer sees calls before a level does, or a watch each step."""
+    """Return whether autocast, a tracer or an observer must see a call before a level handles
+    it."""
     return (
         state.trace is not None
         or state.observer is not None
@@ -70,34 +71,36 @@ def comes_first(state: LocalState) -> bool:
 
 
 class DynamicLayer(ABC):
-    """A level: one transform of one call of a function."""
+    """A level of the stack: one transform applied to one function call."""
 
     name = ""
 
     def __init__(self, level: int) -> None:
         self.level = level
-        """Counted from 1, the outermost."""
+        """Depth of the level; the outermost is 1."""
         self.is_alive = False
-        """Whether the transformed function is being called."""
+        """Whether the transformed function is running."""
         self.traced_from_outside = 0
-        """Tracer, if a trace is around the transform: it records the calls below."""
-        # What is switched on changes seldom between calls: the last state, and the one that
-        # follows from it, for calls with this level's keys and for those below it. Each pair is
-        # replaced as a whole, and goes with the level: see Note [Nothing is switched on].
+        """The Tracer key if a trace surrounds the transform, otherwise 0; that trace records the
+        calls below the level."""
+        # The thread-local state rarely changes between calls, so the last state is cached with the
+        # # state derived from it: one pair for calls with this level's keys, one for calls below
+        # it. # A pair is replaced as a whole, never changed, so that another thread cannot see half
+        # of # it. It is dropped with the level: see Note [Nothing is switched on].
         self._entered: tuple[LocalState, LocalState] | None = None
         self._lowered: tuple[LocalState, LocalState] | None = None
         self.served: tuple[LocalState, Frame, LocalState | None, Frame] | None = None
-        """The last finding of ``serve_in``, and its question."""
+        """The arguments and result of the last ``serve_in``."""
 
     def end(self) -> None:
-        """End the level: its tensors may live on, what was switched on must not."""
+        """End the level. Its tensors may outlive it, but its cached states must not."""
         self.is_alive = False
         self._entered = self._lowered = self.served = None
 
     def call_with(
         self, included: int, excluded: int, rules: OperatorRules, args: Sequence[Any]
     ) -> Any:
-        """Return what an operator returns with this level's keys switched on, and others off."""
+        """Call an operator with ``included`` keys enabled and ``excluded`` keys disabled."""
         state = LOCAL_STATE.get()
         known = self._entered
         if known is None or known[0] is not state:
@@ -114,9 +117,9 @@ class DynamicLayer(ABC):
         """Return the state in force for calls below the level, as it is on the stack."""
         saved = frame.saved or now
         known = self._lowered
-        # A trace within the transform has recorded the call already, and must not do so twice.
+        # A trace within the transform has already recorded the call and must not record it twice.
         off = 0 if self.traced_from_outside else _TRACER & saved.included & ~now.included
-        # Who watches calls may be another one within them.
+        # The observer may have changed since the call began; the cache holds for the same one only.
         is_watched_alike = now.trace is saved.trace and now.observer is saved.observer and not off
         if known is not None and known[0] is saved and is_watched_alike:
             return known[1]
@@ -131,7 +134,7 @@ class DynamicLayer(ABC):
         return state
 
     def detach_below(self, value: Any) -> Any:
-        """Return ``value.detach()`` of a tensor below this level, called there."""
+        """Call ``value.detach()`` at the level below this one."""
         frame = TOP.get()
         if frame is None:
             return value.detach()
@@ -139,10 +142,11 @@ class DynamicLayer(ABC):
             return value.detach() if frame.layer is self else self.detach_below(value)
 
     def serve_in(self, frame: Frame, now: LocalState) -> tuple[LocalState | None, Frame]:
-        """Return what is switched on below the level for calls that may be taken at once, and the
-        frame in which others are processed.
+        """Return the state for calls taken on the fast path, and the frame for those processed step
+        by step.
 
-        None if something is switched on in ``now`` that comes before calls are taken.
+        The state is None if a key or an observer in ``now`` has to see calls first, which rules out
+        the fast path.
         """
         below = None if comes_first(now) else self.state_below(frame, now)
         processing = Frame(self, frame.below, now)
@@ -152,25 +156,23 @@ class DynamicLayer(ABC):
     def take(
         self, rules: OperatorRules, frame: Frame, below: LocalState, args: Sequence[Any]
     ) -> Any:
-        """Return what a call returns, made at once at the level below, where ``below`` is on.
+        """Serve a call on the fast path, directly at the level below, with ``below`` as the state.
 
-        NOT_TAKEN, if it is to be processed step by step. ``frame`` is that of the level.
+        Returns NOT_TAKEN for a call that must go through ``process``. ``frame`` is that of the
+        level.
         """
         return NOT_TAKEN
 
     @abstractmethod
     def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Return what a call returns that has arrived: that of the operator with this level's keys.
+        """Dispatch a call that has arrived at this level, with the level's keys enabled.
 
-        No argument is of a level that is over.
+        No argument belongs to a level that has ended.
         """
 
     @abstractmethod
     def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Return what a call returns that this level has dealt with.
-
-        That of the operator at the level below, which is current.
-        """
+        """Send a call that this level has processed to the level below, which is current."""
 
     def __repr__(self) -> str:
         return f"<{self.name} at level {self.level}>"
@@ -178,27 +180,28 @@ class DynamicLayer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A level on the stack of a task, and what is below it."""
+    """An entry of a task's stack: a level and the frame below it."""
 
     layer: DynamicLayer
     below: Frame | None
     saved: LocalState | None = None
-    """The state in which the call began that the level is processing."""
+    """The state at the start of the call that the level is processing."""
 
 
 TOP: ContextVar[Frame | None] = ContextVar("opdispatch_dynamic_layers", default=None)
 
 
 def next_level() -> int:
-    """Return the number of the level that would be pushed now."""
+    """Return the number that the next pushed level gets."""
     top = TOP.get()
     return 1 if top is None else top.layer.level + 1
 
 
 def state_outside() -> LocalState:
-    """Return the state in force where a level would be pushed now.
+    """Return the state in which a newly pushed level would run.
 
-    In the middle of a call, where keys of levels are off, it is what was so when the call began.
+    While a level processes a call, its keys are excluded; the state at the start of that call
+    applies.
     """
     top, state = TOP.get(), LOCAL_STATE.get()
     if top is None or top.saved is None:
@@ -207,9 +210,10 @@ def state_outside() -> LocalState:
 
 
 def is_recorded_outside() -> bool:
-    """Return whether gradients are recorded where a level would be pushed now.
+    """Return whether gradients are recorded outside a newly pushed level.
 
-    If not, levels below record none either: ``no_grad`` around a transform is about its results.
+    If not, the levels below do not record either: ``no_grad`` around a transform detaches its
+    results.
     """
     off = state_outside().excluded & AUTOGRAD_KEYSET.bits & ~BACKEND_MASK
     return is_grad_enabled() and not off
@@ -217,9 +221,7 @@ def is_recorded_outside() -> bool:
 
 @contextmanager
 def pushed(layer: DynamicLayer) -> Iterator[None]:
-    """Push a level on top of all others for a block, and switch off after it what is switched on in
-    it.
-    """
+    """Push a level onto the stack for a ``with`` block; restore the previous state at its end."""
     top, state = TOP.get(), state_outside()
     local = LOCAL_STATE.set(replace(state, included=state.included | FRONT_AND_BACK))
     token = TOP.set(Frame(layer, top))
@@ -234,7 +236,7 @@ def pushed(layer: DynamicLayer) -> Iterator[None]:
 
 
 def process_at_top(frame: Frame, rules: OperatorRules, args: Sequence[Any]) -> Any:
-    """Return what the topmost level makes of a call; ``frame`` has what is switched on."""
+    """Process a call at the topmost level; ``frame`` holds the state at its start."""
     token = TOP.set(frame)
     try:
         return frame.layer.process(rules, args)
@@ -243,7 +245,7 @@ def process_at_top(frame: Frame, rules: OperatorRules, args: Sequence[Any]) -> A
 
 
 def call_without(keys: int, op: OperatorHandle, stack: list[Any]) -> None:
-    """Call an operator with keys switched off."""
+    """Call an operator with ``keys`` excluded."""
     state = LOCAL_STATE.get()
     token = LOCAL_STATE.set(replace(state, excluded=state.excluded | keys))
     try:
@@ -253,7 +255,7 @@ def call_without(keys: int, op: OperatorHandle, stack: list[Any]) -> None:
 
 
 class Lowered:
-    """A block in which the level of a frame is not there, and those below it are."""
+    """Context manager that pops the level of a frame, so calls run at the level below."""
 
     __slots__ = ("_frame", "_local", "_top")
 
@@ -272,7 +274,7 @@ class Lowered:
 
 
 def send_down(frame: Frame, rules: OperatorRules, args: Sequence[Any]) -> Any:
-    """Return what a call returns at the level below."""
+    """Send a call to the level below the frame."""
     local = LOCAL_STATE.set(frame.layer.state_below(frame, LOCAL_STATE.get()))
     top = TOP.set(frame.below)
     try:

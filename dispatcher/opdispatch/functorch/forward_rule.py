@@ -1,4 +1,4 @@
-"""How the tangents of a call's results follow from those of its arguments."""
+"""Forward-mode rules: compute the tangents of results from those of arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 Push = Callable[..., Sequence[Any]]
-"""The tangents of a call's results, from those of its arguments, which come last."""
+"""Function that returns the tangents of the results; the tangents of the arguments come last."""
 
 
 class ForwardRule(ABC):
@@ -23,9 +23,9 @@ class ForwardRule(ABC):
         arguments = schema.arguments
         self.schema = schema
         self.tensors = [n for n, each in enumerate(arguments) if each.type.dispatches]
-        """The places of arguments that are tensors, or lists of tensors."""
+        """Indices of the arguments that are tensors or lists of tensors."""
         self.written = [n for n, each in enumerate(arguments) if each.is_write]
-        """The places of those that a call writes to."""
+        """Indices of the arguments that the operator writes to."""
         self.has_keywords = any(each.kwarg_only for each in arguments)
         self.gives_views = any(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
@@ -46,10 +46,10 @@ class ForwardRule(ABC):
         results: Sequence[Any],
         tangents: Sequence[Any],
     ) -> Sequence[Any]:
-        """Return the tangent of each result, None for zero; of a list of tensors, a list.
+        """Return the tangent of each result: None for zero, and a list for a list of tensors.
 
-        ``args`` and ``results`` are the values of the call, in the order of the schema, and
-        ``tangents`` those of the arguments, at least one of which is not None; of a list of
-        tensors, a list. Of an operator that writes, ``results`` are what it has written to. It is
-        called at the level below, and linear in ``tangents``.
+        ``args`` and ``results`` are the values of the call in schema order; for a mutating
+        operator, ``results`` are the arguments it has written to. ``tangents`` are those of the
+        arguments, with a list for a list of tensors; at least one is not None. The rule runs at the
+        level below and must be linear in ``tangents``.
         """

@@ -1,4 +1,4 @@
-"""The level of ``grad`` and its kin: calls are recorded between wrappers of the level.
+"""The level of ``grad`` and ``vjp``: record the calls of its wrappers for the backward pass.
 
 Mirrors ``functorch/ADInterpreters.cpp``.
 """
@@ -26,11 +26,11 @@ _OFF = bits_off_but_for(AUTOGRAD_BITS)
 
 
 class GradLayer(DynamicLayer):
-    """Records what is done with its wrappers.
+    """A level that records the operations on its wrappers.
 
-    If gradients were not recorded where the transform began, levels below record none either:
-    ``no_grad`` around ``grad(f)(x)`` is about the result, and so is a kernel below Autograd that
-    calls it. Inside ``f``, it is about all levels.
+    If grad mode was off where the transform was called, the levels below do not record either:
+    ``no_grad`` around ``grad(f)(x)``, like a kernel below Autograd that calls it, only detaches the
+    result. ``no_grad`` inside ``f`` applies to all levels.
     """
 
     name = "grad"
@@ -40,7 +40,7 @@ class GradLayer(DynamicLayer):
         self._recorded_before = is_recorded_outside()
 
     def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Make wrappers of what comes from outside; it is constant here."""
+        """Wrap tensors of other levels, which are constants at this one, and call the operator."""
         return self.call_with(0, _OFF, rules, [*map(self._own, args)])
 
     def _own(self, value: Any) -> Any:
@@ -51,9 +51,9 @@ class GradLayer(DynamicLayer):
         return make_wrapper(self, value, is_immutable=True)
 
     def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Call it with what is below the wrappers, and wrap what it returns.
+        """Call the operator with the unwrapped arguments, and wrap its results.
 
-        Raises TransformError if it writes to what the function has from outside.
+        Raises TransformError if it writes to a tensor that the function captured.
         """
         if rules.signature.written:
             self._check_writes(rules, args)
@@ -84,8 +84,8 @@ class GradLayer(DynamicLayer):
             if argument.is_write and any(map(_is_immutable, _each(value))):
                 raise TransformError(
                     f"{rules.op.name} writes to its argument {argument.name!r}, which the function "
-                    f"that {self.name} transforms has from outside",
-                    hint="give it to the function as an argument, or write to a copy",
+                    f"transformed by {self.name} captures from outside",
+                    hint="pass it to the function as an argument, or write to a copy",
                     operator=str(rules.op.name),
                 )
 

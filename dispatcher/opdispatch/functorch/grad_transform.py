@@ -1,8 +1,7 @@
 """``grad``, ``grad_and_value``, ``vjp``: derivatives of functions.
 
-A function is called with wrappers of a level of its own, and the graph between them is gone back
-through when the level is over: what is calculated then belongs to the levels below, which record
-it if they are to.
+The function is called at a new level with wrapped arguments. After the level has ended, the
+backward pass runs at the levels below, which record it in turn if they compute higher derivatives.
 
 Mirrors ``torch/_functorch/eager_transforms.py``.
 """
@@ -33,13 +32,13 @@ Argnums = int | tuple[int, ...]
 def grad(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return a function that computes the gradient of ``func``, which returns a tensor of one
-    element.
+    """Return a function that computes the gradient of ``func``, which must return a scalar tensor.
 
-    It is that of the positional argument ``argnums``, or a tuple of several: tensors, Python
-    numbers with a point, or tuples, lists and dicts of them. With ``has_aux``, ``func`` returns
-    a pair, and so does the new function: the gradient, and the second one as it is. Raises
-    ArgumentError for arguments and results that do not fit, and what going back raises. As
+    ``argnums`` selects one or several positional arguments to differentiate with respect to:
+    tensors, Python floats and complex numbers, or tuples, lists and dicts of them. The gradient has
+    their structure; it is a tuple if ``argnums`` is one. With ``has_aux``, ``func`` returns a pair
+    ``(output, aux)``, and the new function returns ``(gradient, aux)``. Raises ArgumentError for
+    unsuitable arguments and results, and any error of the backward pass. Equivalent to
     ``torch.func.grad``.
     """
     with_value = grad_and_value(func, argnums, has_aux)
@@ -55,7 +54,7 @@ def grad(
 def grad_and_value(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return a function like that of ``grad`` that also returns the result of ``func``."""
+    """Return a function that computes the gradient, like ``grad``, and the result of ``func``."""
 
     @functools.wraps(func)
     def gradient_and_value(*args: Any, **kwargs: Any) -> Any:
@@ -63,14 +62,14 @@ def grad_and_value(
         output = recorded.output
         if not is_tensor(output):
             raise ArgumentError(
-                f"grad is of a function that returns a tensor, and {recorded.name} returned "
+                f"grad requires a function that returns a tensor; {recorded.name} returned "
                 f"{describe(output)}"
             )
         if output.size != 1 or output.ndim:
             raise ArgumentError(
-                f"grad is of a function that returns a tensor without dimensions, and "
+                f"grad requires a function that returns a scalar tensor of shape []; "
                 f"{recorded.name} returned one of shape {list(output.shape)}",
-                hint="use jacrev, or sum it up",
+                hint="reduce the result with sum, or use jacrev",
             )
         found = recorded.gradients([output], [None], keep=False)
         value = unwrap_dead(output)
@@ -81,14 +80,14 @@ def grad_and_value(
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """Return ``func(*primals)`` and a function from the gradients of its results to those of the
-    primals.
+    """Return ``func(*primals)`` and a function that computes vector-Jacobian products.
 
-    The function may be called many times, and be transformed by ``vmap``. With ``has_aux``,
-    ``func`` returns a pair, whose second is returned third, as it is. As ``torch.func.vjp``.
+    That function takes the gradients of the results and returns those of the primals; it may be
+    called repeatedly and under ``vmap``. With ``has_aux``, ``func`` returns a pair ``(output,
+    aux)``, and ``aux`` is returned as the third value. Equivalent to ``torch.func.vjp``.
     """
     if not primals:
-        raise ArgumentError("vjp was given a function and no primals")
+        raise ArgumentError("vjp was given no primals; expected at least one")
     argnums = tuple(range(len(primals)))
     recorded = Recorded(func, primals, {}, argnums, has_aux, "vjp")
     outputs = recorded.tensors_of_output()
@@ -108,7 +107,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
 
 
 class Recorded:
-    """A call of a function at a level of its own, which is over."""
+    """A finished call of a function at its own level, with the recorded graph."""
 
     def __init__(
         self,
@@ -135,24 +134,24 @@ class Recorded:
             named = map_tree(functools.partial(_constant, layer), kwargs)
             result = func(*given, **named)
         self.trees = [given[n] for n in numbers]
-        """The arguments that gradients are of, in their containers."""
+        """The arguments to differentiate with respect to, in their containers."""
         self.inputs: list[Any] = leaves(self.trees)
         self.aux: Any = None
         if has_aux:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ArgumentError(
-                    f"{transform} with has_aux=True is of a function that returns a pair, and "
+                    f"{transform} with has_aux=True requires a function that returns a pair; "
                     f"{self.name} returned {describe(result)}"
                 )
             result, self.aux = result
         self.output = result
 
     def tensors_of_output(self) -> list[Any]:
-        """Return the results as a list. Raises ArgumentError if one is no tensor."""
+        """Return the results as a list. Raises ArgumentError if one is not a tensor."""
         found = leaves(self.output)
         if not found or not all(map(is_tensor, found)):
             raise ArgumentError(
-                f"{self._transform} is of a function that returns tensors, and {self.name} "
+                f"{self._transform} requires a function that returns tensors; {self.name} "
                 f"returned {describe(self.output)}"
             )
         return found
@@ -186,7 +185,7 @@ class Recorded:
     def by_argument(self, gradients: list[Any]) -> Any:
         """Return gradients in the containers of the arguments.
 
-        Of one argument alone, or a tuple.
+        Returns a tuple if ``argnums`` was one, otherwise the gradient of the only argument.
         """
         found = rebuild(self.trees, gradients)
         return found[0] if isinstance(self.argnums, int) else tuple(found)
@@ -198,9 +197,9 @@ class Recorded:
 
 
 def places_of(argnums: Argnums, count: int, transform: str, name: str) -> tuple[int, ...]:
-    """Return the indices of the arguments meant, of ``count``, counted from the front.
+    """Return the non-negative indices that ``argnums`` selects from ``count`` arguments.
 
-    Raises ArgumentError.
+    Raises ArgumentError if ``argnums`` has another type, is out of range or repeats an index.
     """
     numbers: Any = (argnums,) if type(argnums) is int else argnums
     if not isinstance(numbers, tuple) or not all(type(n) is int for n in numbers):
@@ -210,28 +209,30 @@ def places_of(argnums: Argnums, count: int, transform: str, name: str) -> tuple[
     wrong = [n for n in numbers if not -count <= n < count]
     if wrong or not numbers:
         raise ArgumentError(
-            f"{transform} was given argnums={argnums!r}, and {name} was called with {count} "
+            f"{transform} was given argnums={argnums!r}, but {name} was called with {count} "
             "positional arguments"
         )
     places = tuple(n % count for n in numbers)
     if len(set(places)) < len(places):
-        raise ArgumentError(f"{transform} was given argnums={argnums!r}, one of them twice")
+        raise ArgumentError(
+            f"{transform} was given argnums={argnums!r}; expected each argument only once"
+        )
     return places
 
 
 def differentiable(value: Any, transform: str, name: str) -> Any:
     """Return an argument to differentiate with respect to, as a tensor or array.
 
-    Raises ArgumentError.
+    Raises ArgumentError unless its dtype is floating-point or complex.
     """
     if isinstance(value, float | complex):
         value = np.asarray(value)
     if not is_tensor(value) or value.dtype.kind not in DIFFERENTIABLE_KINDS:
         kind = value.dtype if is_tensor(value) else type(value).__name__
         raise ArgumentError(
-            f"{transform} of {name} is with respect to tensors of floating-point or complex types, "
-            f"and an argument is {kind}",
-            hint="argnums says which arguments",
+            f"{transform} differentiates {name} with respect to floating-point or complex tensors, "
+            f"but an argument is {kind}",
+            hint="select the arguments to differentiate with respect to by argnums",
         )
     return value
 

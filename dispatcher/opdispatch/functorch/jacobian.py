@@ -1,4 +1,4 @@
-"""``jacrev``, ``jacfwd`` and ``hessian``: all derivatives of all results, batched."""
+"""``jacrev``, ``jacfwd`` and ``hessian``: full Jacobians, computed as one batch under ``vmap``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def jacrev(
     has_aux: bool = False,
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """Return a function that computes the Jacobian of ``func`` in reverse mode, one pass for each
-    result.
+    """Return a function that computes the Jacobian of ``func`` in reverse mode.
 
-    For a result of shape R and an argument of shape A, it is a tensor of shape (*R, *A); in the
-    containers of the results, and within them those of the arguments. The backward passes are one
-    batch, or batches of ``chunk_size``. Arguments and results are real: a complex function has no
-    Jacobian unless it is holomorphic. As ``torch.func.jacrev``.
+    For a result of shape R and an argument of shape A, the Jacobian has shape (*R, *A). Jacobians
+    are returned in the structure of the results, each with the structure of the arguments. There is
+    one backward pass for each element of the results; they run as one batch, or in batches of
+    ``chunk_size``. Arguments and results must be real, since a complex function has a Jacobian only
+    if it is holomorphic. Equivalent to ``torch.func.jacrev``.
     """
     _check_chunk_size("jacrev", chunk_size)
 
@@ -48,7 +48,7 @@ def jacrev(
 
 
 def _rows(recorded: Recorded, output: Any, chunk_size: int | None) -> list[Any]:
-    """Return the Jacobian of one result, for each input."""
+    """Return the Jacobians of one result with respect to each input."""
     xp = array_namespace()
     shape, size = tuple(output.shape), output.size
     inputs = [tuple(each.shape) for each in recorded.inputs]
@@ -74,13 +74,13 @@ def jacfwd(
     chunk_size: int | None = None,
     randomness: str = "error",
 ) -> Callable[..., Any]:
-    """Return a function that computes the Jacobian of ``func`` in forward mode, one pass for each
-    input.
+    """Return a function that computes the Jacobian of ``func`` in forward mode.
 
-    The result is that of ``jacrev``. It is a batch of ``jvp``, one sample for each element of the
-    arguments, or batches of ``chunk_size``, in which ``func`` is called; ``randomness`` is that of
-    ``vmap``. Its cost grows with the elements of the arguments where that of ``jacrev`` grows with
-    those of the results. As ``torch.func.jacfwd``.
+    The result is the same as that of ``jacrev``. It is a batch of ``jvp`` calls, one for each
+    element of the arguments, split into batches of ``chunk_size``; ``randomness`` is passed to
+    ``vmap``. The cost grows with the number of elements of the arguments, whereas that of
+    ``jacrev`` grows with the number of elements of the results. Equivalent to
+    ``torch.func.jacfwd``.
     """
     _check_chunk_size("jacfwd", chunk_size)
 
@@ -119,7 +119,8 @@ def _check_chunk_size(transform: str, chunk_size: Any) -> None:
 
 
 def _basis(inputs: list[Any]) -> list[Any]:
-    """Return one tangent for each element of all inputs: for each input, those in one tensor."""
+    """Return the standard basis of all inputs, stacked along dimension 0 of one tensor for each
+    input."""
     xp = array_namespace()
     sizes = [each.size for each in inputs]
     found, before = [], 0
@@ -131,9 +132,7 @@ def _basis(inputs: list[Any]) -> list[Any]:
 
 
 def _by_input(column: Any, inputs: list[Any]) -> list[Any]:
-    """Split the tangents of one result, one for each element of all inputs, into a Jacobian for
-    each input.
-    """
+    """Split the stacked tangents of one result into its Jacobians with respect to each input."""
     xp = array_namespace()
     shape, parts, before = tuple(column.shape[1:]), [], 0
     for each in inputs:
@@ -147,14 +146,14 @@ def _check_real(transform: str, name: str, what: str, tensors: list[Any]) -> Non
     for place, each in enumerate(tensors):
         if each.dtype.kind == "c":
             raise ArgumentError(
-                f"{transform} is of real functions, and {what} {place} of {name} is {each.dtype}",
-                hint="take the real and the imaginary part as two arguments or results",
+                f"{transform} requires real functions; {what} {place} of {name} is {each.dtype}",
+                hint="pass the real and imaginary parts as separate arguments or results",
             )
 
 
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
-    """Return a function that gives all second derivatives of ``func``: ``jacfwd`` of ``jacrev``.
+    """Return a function that computes the Hessian of ``func``, as ``jacfwd(jacrev(func))``.
 
-    As ``torch.func.hessian``.
+    Equivalent to ``torch.func.hessian``.
     """
     return jacfwd(jacrev(func, argnums), argnums)

@@ -1,7 +1,7 @@
-"""``jvp``: how fast a function changes along a direction.
+"""``jvp``: Jacobian-vector products by forward-mode differentiation.
 
-The function is called once, at a level of forward mode (``jvp_layer.py``). ``no_grad`` does not
-stop it: that is about backward passes.
+The function is called once, at a forward-mode level (``jvp_layer.py``). ``no_grad`` has no effect
+on tangents, since it controls only what is recorded for backward passes.
 
 Mirrors ``jvp`` of ``torch/_functorch/eager_transforms.py``.
 """
@@ -36,15 +36,16 @@ def jvp(
     strict: bool = False,
     has_aux: bool = False,
 ) -> tuple[Any, ...]:
-    """Return ``func(*primals)``, and its derivative along ``tangents``.
+    """Return ``func(*primals)`` and the Jacobian-vector product of ``func`` with ``tangents``.
 
-    ``tangents`` are tensors of the shapes of ``primals``, in the same containers, and so is the
-    second result: the Jacobian of ``func`` times ``tangents``, zeros for results that do not
-    depend on ``primals``; those are refused if ``strict``. With ``has_aux``, ``func`` returns a
-    pair, whose second is returned third, as it is.
+    ``tangents`` have the structure, shapes and dtypes of ``primals``. The product has the structure
+    and shapes of the results; it is zero for results that do not depend on ``primals``, which are
+    an error with ``strict=True``. With ``has_aux``, ``func`` returns a pair ``(output, aux)``, and
+    ``aux`` is returned as the third value.
 
-    ``no_grad`` in ``func`` does not stop it. Raises ArgumentError for arguments and results that do
-    not fit, and AutogradError for an operator that has no derivative. As ``torch.func.jvp``.
+    ``no_grad`` within ``func`` does not affect tangents. Raises ArgumentError for unsuitable
+    arguments and results, and AutogradError for an operator without a derivative. Equivalent to
+    ``torch.func.jvp``.
     """
     if not isinstance(primals, tuple) or not primals:
         raise ArgumentError(
@@ -61,7 +62,7 @@ def jvp(
 
 
 class DualCall:
-    """A call of a function at a level of forward mode of its own."""
+    """A function call at its own forward-mode level."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class DualCall:
         transform: str,
         kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Raise ArgumentError for arguments that have no derivatives."""
+        """Raise ArgumentError for arguments that are not differentiable."""
         self.name = getattr(func, "__name__", type(func).__name__)
         self._transform = transform
         self._func, self._args, self._kwargs = func, args, kwargs or {}
@@ -92,7 +93,7 @@ class DualCall:
     def run(self, tangents: Sequence[Any]) -> None:
         """Call the function. Raises ArgumentError for results that do not fit."""
         layer = self.layer = self._layer_type(next_level())
-        # Inference mode around the transform is about its results, as no_grad is.
+        # Inference mode around the transform affects only its results, as no_grad does.
         outside = inference_mode(False) if is_inference_mode_enabled() else nullcontext()
         with pushed(layer), outside:
             duals = [
@@ -109,24 +110,24 @@ class DualCall:
         if self._has_aux:
             if not isinstance(result, tuple) or len(result) != 2:
                 raise ArgumentError(
-                    f"{self._transform} with has_aux=True is of a function that returns a pair, "
-                    f"and {self.name} returned {describe(result)}"
+                    f"{self._transform} with has_aux=True requires a function that returns a pair; "
+                    f"{self.name} returned {describe(result)}"
                 )
             result, self._aux = result
         self.output = result
         self.outputs = leaves(result)
         if not self.outputs or not all(map(is_tensor, self.outputs)):
             raise ArgumentError(
-                f"{self._transform} is of a function that returns tensors, and {self.name} "
+                f"{self._transform} requires a function that returns tensors; {self.name} "
                 f"returned {describe(result)}"
             )
 
     def value(self) -> Any:
-        """Return what the function returned."""
+        """Return the function's result."""
         return map_tree(unwrap_dead, self.output)
 
     def aux(self) -> Any:
-        """Return what it returned beside that."""
+        """Return the auxiliary value of a function called with ``has_aux``."""
         return map_tree(unwrap_dead, self._aux)
 
     def tangents(self) -> list[Any]:
@@ -172,7 +173,7 @@ class DualCall:
         if isinstance(tangent, float | complex):
             tangent = np.asarray(tangent)
         if not is_tensor(tangent):
-            raise ArgumentError(f"{what} is no tensor, but {type(tangent).__name__}")
+            raise ArgumentError(f"{what} is not a tensor but {type(tangent).__name__}")
         tangent, dtype = as_tensor(tangent), primal.dtype
         if tuple(tangent.shape) != tuple(primal.shape):
             raise ArgumentError(
@@ -192,7 +193,7 @@ class DualCall:
 
 
 def as_tensor_or_same(value: Any) -> Any:
-    """Return an array as a tensor; anything else as it is."""
+    """Convert an array to a Tensor; return anything else unchanged."""
     return as_tensor(value) if is_tensor(value) else value
 
 

@@ -1,8 +1,9 @@
-"""The level of ``jvp`` and its kin: tangents are carried along with values.
+"""The level of ``jvp``, ``jacfwd`` and ``linearize``: propagate tangents along with values.
 
-Each call is made at the level below with the values, and then the operator's rule gives the
-tangents of its results, also at the level below: so whatever is there, batches or gradients, holds
-of both. A rule is a kernel for FuncTorchGradWrapper (``functionalities/forward_derivative.py``).
+The operator is called with the values at the level below; its forward rule then computes the
+tangents of the results, also at the level below, so that other transforms there, such as ``vmap``
+or ``grad``, apply to both. A rule is a kernel for FuncTorchGradWrapper
+(``functionalities/forward_derivative.py``).
 
 Mirrors ``JvpInterpreterPtr`` of ``functorch/ADInterpreters.cpp``; there, the rules are in the
 kernels for Autograd.
@@ -47,7 +48,7 @@ _OFF = bits_off_but_for(AUTOGRAD_KEYSET.bits)
 
 
 class DualLayer(DynamicLayer):
-    """A level of forward mode. Derived classes say when tangents are computed."""
+    """Base class of forward-mode levels; subclasses decide when tangents are computed."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -62,9 +63,9 @@ class DualLayer(DynamicLayer):
     def take(
         self, rules: OperatorRules, frame: Frame, below: LocalState, args: Sequence[Any]
     ) -> Any:
-        """Follow the operator's rule, unless a graph at this level comes first.
+        """Apply the operator's forward rule, unless an autograd graph at this level comes first.
 
-        Backward passes record some calls of their own, to go back through them at once.
+        Some backward formulas record calls themselves, and differentiate them at once.
         """
         for value in args:
             if type(value) is Tensor:
@@ -84,22 +85,22 @@ class DualLayer(DynamicLayer):
             LOCAL_STATE.reset(local)
 
     def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Call an operator that may be made of others, which are taken one by one.
+        """Call an operator so that composite operators decompose.
 
-        One that is not arrives at ``send_to_next``.
+        Operators that are not composite arrive at ``send_to_next``.
         """
         return self.call_with(0, _OFF, rules, args)
 
     def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Carry tangents through a call that has not been taken apart."""
+        """Propagate tangents through a call that was not decomposed."""
         rule = rules.forward_rule or DoubleBackward(rules.schema)
         return self.carry(rules.op, args, rule)
 
     def carry(self, op: OperatorHandle, given: Sequence[Any], rule: ForwardRule) -> Any:
-        """Return what a call returns, with tangents.
+        """Call the operator with values and return its results with their tangents.
 
-        The level below is current. Raises TransformError if it writes to what the function has
-        from outside, and what the rule raises.
+        The level below is current. Raises TransformError if the operator writes to a captured
+        tensor, and any error of the forward rule.
         """
         args = [*given]
         tangents: list[Any] | None = None
@@ -121,7 +122,7 @@ class DualLayer(DynamicLayer):
                 if any(each is not None for each in found):
                     tangents = tangents or [None] * len(args)
                     tangents[place] = found
-        if AUTOGRAD_STATE.get().inference_mode:  # within the function: it stops forward mode, too
+        if AUTOGRAD_STATE.get().inference_mode:  # disables forward mode, too
             tangents = None
         carry = self._write if rule.written else self._compute
         if self._recorded_before:
@@ -177,7 +178,7 @@ class DualLayer(DynamicLayer):
     def _note_views(
         self, op: OperatorHandle, given: Sequence[Any], args: list[Any], duals: list[Any]
     ) -> None:
-        """Record of each result whether it is a view of the first argument."""
+        """Record which results are views of the first argument."""
         base = dual_of(unwrap_dead(given[0]), self)
         in_list = type(duals[0]) is list
         for place, each in enumerate(duals[0] if in_list else duals):
@@ -198,17 +199,16 @@ class DualLayer(DynamicLayer):
         args: list[Any],
         tangents: Any,
     ) -> Any:
-        """Write to values, and replace the tangents of what is written to."""
+        """Call a mutating operator, and replace the tangents of the arguments it writes to."""
         targets = []
         for place in rule.written:
             target = dual_of(unwrap_dead(given[place]), self)
             if target is None or target.is_immutable:
                 name = rule.schema.arguments[place].name
                 raise TransformError(
-                    f"{op.name} writes to its argument {name!r}, which the function that "
-                    f"{self.name} transforms has from outside",
-                    hint="write to a copy: the arguments of the function and what it has from "
-                    "elsewhere belong to others",
+                    f"{op.name} writes to its argument {name!r}, which is an argument of the "
+                    f"function transformed by {self.name} or captured by it",
+                    hint="write to a copy",
                     operator=str(op.name),
                 )
             self.keep_from_write(target.origin)
@@ -231,7 +231,7 @@ class DualLayer(DynamicLayer):
         )
 
     def keep_from_write(self, root: DualArray) -> None:
-        """Do nothing; called before a write to the value of ``root``, or to views of it."""
+        """Prepare for a write to the value of ``root`` or of its views; a no-op by default."""
 
     def _replace_tangent(self, target: DualArray, tangent: Any) -> None:
         root = target.origin
@@ -244,26 +244,27 @@ class DualLayer(DynamicLayer):
 
 
 class JvpLayer(DualLayer):
-    """Computes tangents at once: they are tensors of the level below."""
+    """A forward-mode level that computes tangents eagerly, as tensors of the level below."""
 
     name = "jvp"
 
     def push(
         self, step: Push, known: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any]
     ) -> Sequence[Any]:
-        """Return what the step returns."""
+        """Compute the tangents of ``results`` immediately."""
         return step(*known, tangents)
 
 
 def _is_recorded(value: Any) -> bool:
-    """Return whether a tensor of a level of forward mode requires gradients at that level."""
+    """Return whether a tensor of a forward-mode level requires gradients at that level."""
     if type(value) is Tensor:
         return value.requires_grad and type(value.array) is DualArray
     return type(value) is list and any(map(_is_recorded, value))
 
 
 def _has_derivative(results: Sequence[Any]) -> bool:
-    """Return whether a result is of a type that has tangents."""
+    """Return whether a result has a floating-point or complex dtype, so that it may have a
+    tangent."""
     for each in results:
         if type(each) is list:
             if _has_derivative(each):
@@ -274,14 +275,15 @@ def _has_derivative(results: Sequence[Any]) -> bool:
 
 
 def _view_again(op: OperatorHandle, args: Sequence[Any], number: int | None, base: Any) -> Any:
-    """Call the operator that gives views with another base; ``number`` is that of the result."""
+    """Repeat a view operator on another base; ``number`` is the index of the result."""
     positional, named = op.call_signature.split([base, *args[1:]])
     result = op(*positional, **named)
     return result if number is None else result[number]
 
 
 def _placed(view: DualArray, root_value: Any, tangents: Sequence[Any]) -> Sequence[Any]:
-    """Return the tangent of a root after a write to a view: from its own, and the view's."""
+    """Return the tangent of a root after a write to a view, from the root's and the view's
+    tangents."""
     xp = array_namespace()
     before, part = tangents
     whole = xp.zeros_like(root_value) if before is None else xp.asarray(before, copy=True)

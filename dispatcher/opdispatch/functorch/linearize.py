@@ -1,11 +1,11 @@
-"""``linearize``: a function's derivative at one place, as a function of tangents.
+"""``linearize``: the derivative of a function at one point, as a function of tangents.
 
-The function is called once, at a level of forward mode that computes no tangents: it notes which
-rule makes which tangents of which, with the values that the rule needs. That is done again, without
-the function, for each direction.
+The function is called once, at a forward-mode level that computes no tangents but records each rule
+with its inputs, outputs and the values it needs. The recorded steps are then replayed for each
+direction without calling the function again.
 
-Values that are noted must stay as they were. So the level writes to copies: what is written to, and
-its views, get new values, and nothing outside of the function can tell.
+Recorded values must not change. The level therefore writes to copies: a tensor that is written to
+gets a new value, and so do its views, which is not visible outside the function.
 
 Mirrors the meaning of ``linearize`` in ``torch/_functorch/eager_transforms.py``.
 """
@@ -29,14 +29,15 @@ from opdispatch.local_state.lazy_imports import array_namespace
 
 
 def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return ``func(*primals)``, and a function from tangents of primals to those of results.
+    """Return ``func(*primals)`` and a function that maps tangents of primals to tangents of
+    results.
 
-    The function may be called many times, and be transformed by ``vmap``; ``func`` is called once.
-    Tangents have the shapes, types and devices of the primals. The rest is as for ``jvp``. As
-    ``torch.func.linearize``.
+    That function may be called repeatedly and under ``vmap``; ``func`` is called once. Tangents
+    must have the shapes, dtypes and devices of the primals. Errors are those of ``jvp``. Equivalent
+    to ``torch.func.linearize``.
     """
     if not primals:
-        raise ArgumentError("linearize was given a function and no primals")
+        raise ArgumentError("linearize was given no primals; expected at least one")
     numbers = tuple(range(len(primals)))
     call = DualCall(LinearizeLayer, func, primals, numbers, False, "linearize")
     starts = [Slot() for _ in call.inputs]
@@ -65,25 +66,25 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
 
 
 class Slot:
-    """Stands for a tangent that is computed later."""
+    """Placeholder for a tangent that is computed on replay."""
 
     __slots__ = ()
 
 
 class LinearizeLayer(DualLayer):
-    """Notes how tangents are computed."""
+    """A forward-mode level that records the computation of tangents."""
 
     name = "linearize"
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
         self.steps: list[tuple[Push, Sequence[Any], Sequence[Any]]] = []
-        """Steps in order, with the slots of their inputs and outputs."""
+        """Recorded steps in order, with the slots of their inputs and outputs."""
 
     def push(
         self, step: Push, known: Sequence[Any], tangents: Sequence[Any], results: Sequence[Any]
     ) -> Sequence[Any]:
-        """Return slots for the tangents of ``results``."""
+        """Record a step and return slots for the tangents of ``results``."""
         made = [_slot_for(each) for each in results]
         self.steps.append((partial(step, *known), tangents, made))
         return made
@@ -103,7 +104,8 @@ def _slot_for(result: Any) -> Any:
 
 
 def _known(known: dict[Slot, Any], slot: Any) -> Any:
-    """Return the tangent of a slot; of a list of slots, a list, or None if there is none in it."""
+    """Return the tangent of a slot; for a list of slots, a list, or None if all tangents are
+    None."""
     if type(slot) is not list:
         return None if slot is None else known.get(slot)
     found = [_known(known, each) for each in slot]

@@ -1,7 +1,8 @@
-"""The rules of an operator and the facts of its schema that levels use, found once.
+"""Cache of an operator's rules and the schema properties that transform levels use.
 
-They are kept with the kernel for FuncTorchDynamicLayerFrontMode, until something is registered for
-the operator (``KernelFunction.from_operator``): so calls look for nothing, at however many levels.
+It is kept with the kernel for FuncTorchDynamicLayerFrontMode until the operator's registrations
+change (``KernelFunction.from_operator``), so calls perform no lookups, however many levels there
+are.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
 
 NOT_TAKEN: Any = object()
-"""Returned by a level that leaves a call to be processed step by step."""
+"""Returned by `DynamicLayer.take` for a call that needs the full path through `process`."""
 
 
 class OperatorRules:
-    """One operator, between two changes of its registrations."""
+    """The rules of one operator, valid until its registrations change."""
 
     __slots__ = (
         "asks_vmap_mode",
@@ -40,10 +41,10 @@ class OperatorRules:
         self.signature = op.call_signature
         self.schema = self.signature.schema
         self.places = {each.name: place for place, each in enumerate(self.schema.arguments)}
-        """Where each argument is."""
+        """Index of each argument by name."""
         self.has_keywords = bool(self.signature.keyword_only_names)
         self.makes_one = len(self.schema.returns) == 1 and not self.signature.written
-        """Whether a call writes to nothing and returns one value."""
+        """Whether the operator writes to no argument and returns exactly one value."""
         self.gives_views = any(
             each.alias_info is not None and not each.alias_info.is_write
             for each in self.schema.returns
@@ -65,6 +66,6 @@ class OperatorRules:
 
 
 def _find_rule(op: OperatorHandle, key: DispatchKey, name: str) -> Any:
-    """Return the rule that a kernel is made of; None of any other kernel."""
+    """Return the rule that the kernel for ``key`` was built from, or None for any other kernel."""
     kernel = op.kernel_for_dispatch_key(key)
     return None if kernel is None else getattr(kernel.function, name, None)

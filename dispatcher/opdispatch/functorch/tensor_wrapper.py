@@ -1,7 +1,7 @@
-"""Tensors of a level that records gradients: around those of the level below.
+"""Tensors of a level that records gradients; each wraps a tensor of the level below.
 
-Mirrors ``functorch/TensorWrapper.h``. The graph of a level is between its own wrappers, so that no
-level takes another's variables for its own.
+Mirrors ``functorch/TensorWrapper.h``. Each level records its graph between its own wrappers, so
+that levels never confuse their variables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WRAPPED = bits_of_key(DispatchKey.FuncTorchGradWrapper)
 
 
 class WrappedArray(LevelArray):
-    """A tensor of the level below, to be recorded at this one."""
+    """A tensor of the level below whose operations this level records."""
 
     __slots__ = ("is_immutable",)
 
@@ -34,7 +34,8 @@ class WrappedArray(LevelArray):
         self.dtype = array.dtype
         self.is_batched = is_batched(value)
         self.is_immutable = is_immutable
-        """Whether the function has it from outside, not as an argument: it cannot be written to."""
+        """Whether the function captured it instead of receiving it as an argument; it is then
+        read-only."""
 
     def __repr__(self) -> str:
         value = self.value.array if isinstance(self.value, Tensor) else self.value

@@ -1,4 +1,5 @@
-"""Tensors in tuples, lists and dicts: taken out, and put back. A part of PyTorch's ``pytree``."""
+"""Flatten and rebuild nested tuples, lists and dicts of tensors; a subset of PyTorch's
+``pytree``."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _CONTAINERS = (tuple, list, dict)
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return the leaves of the containers, in order; a dict keeps its own."""
+    """Return the leaves of nested containers, in order; dicts are traversed in insertion order."""
     if type(tree) is dict:
         return [leaf for value in tree.values() for leaf in leaves(value)]
     if isinstance(tree, tuple | list):
@@ -20,7 +21,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return the same containers, with ``function`` applied to each leaf."""
+    """Return a copy of the containers with ``function`` applied to each leaf."""
     if type(tree) is dict:
         return {key: map_tree(function, value) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
@@ -29,17 +30,16 @@ def map_tree(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def rebuild(tree: Any, values: list[Any]) -> Any:
-    """Return the same containers, with these leaves."""
+    """Return a copy of the containers with its leaves replaced."""
     rest: Iterator[Any] = iter(values)
     return map_tree(lambda leaf: next(rest), tree)
 
 
 def spread(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool], what: str) -> list[Any]:
-    """Return for each leaf of ``tree`` its entry in ``prefix``.
+    """Return the entry of ``prefix`` for each leaf of ``tree``, in order.
 
-    Its own, or that of a container around it.
-
-    Raises ArgumentError, which begins with ``what``, if their containers differ.
+    An entry of ``prefix`` may stand for a whole subtree. Raises ArgumentError, with a message that
+    begins with ``what``, if the containers differ.
     """
     if not isinstance(prefix, _CONTAINERS):
         if not is_leaf(prefix):
@@ -58,11 +58,9 @@ def spread(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool], what: str) ->
 
 
 def leaves_as_in(tree: Any, other: Any) -> list[Any] | None:
-    """Return the leaves of ``other``, in the order of those of ``tree``.
+    """Return the leaves of ``other`` in the order of those of ``tree``.
 
-    None if their containers differ.
-
-    A dict's keys may be in another order.
+    Dicts are matched by key, in any order. Returns None if the containers differ.
     """
     pairs: list[tuple[Any, Any]]
     if type(tree) is dict:
@@ -82,7 +80,8 @@ def leaves_as_in(tree: Any, other: Any) -> list[Any] | None:
 
 
 def describe(tree: Any) -> str:
-    """Describe containers and leaves, without their contents: ``(Tensor, [Tensor])``."""
+    """Return the structure of containers with the types of the leaves, such as ``(Tensor,
+    [Tensor])``."""
     if type(tree) is dict:
         return "{" + ", ".join(f"{key!r}: {describe(v)}" for key, v in tree.items()) + "}"
     if isinstance(tree, tuple | list):

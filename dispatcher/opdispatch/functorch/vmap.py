@@ -1,4 +1,4 @@
-"""``vmap``: a function of samples as one of batches. Mirrors ``torch/_functorch/vmap.py``."""
+"""``vmap``: vectorize a function over a batch dimension. Mirrors ``torch/_functorch/vmap.py``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opdispatch.functorch.vmap_layer import RANDOMNESS, VmapLayer
 from opdispatch.local_state.lazy_imports import array_namespace
 
 Dims = Any
-"""An int, None, or such in tuples, lists and dicts."""
+"""An int or None, or nested tuples, lists and dicts of them."""
 
 
 def vmap(
@@ -31,21 +31,21 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """Return a function of batches: ``func`` of each sample, all of them at once.
+    """Vectorize ``func`` over a dimension of its arguments, and return the new function.
 
-    ``in_dims`` says of each positional argument which of its dimensions is that of the samples,
-    counted from the end if it is negative; None, that all samples have the same. It is one number
-    for all tensors, or tuples, lists and dicts of them as the arguments are; keyword arguments are
-    the same for all. ``out_dims`` says where the samples are in the results, which are tensors, in
-    tuples, lists and dicts; None, that they are the same for all, or no tensors. Transforms nest in
-    any order.
+    ``in_dims`` gives the dimension of each positional argument to map over; negative values count
+    from the end, and None means that the argument is not mapped. It is one number for all
+    arguments, or has their structure of tuples, lists and dicts. Keyword arguments are not mapped.
+    ``out_dims`` gives the position of the mapped dimension in the results, which may be nested in
+    tuples, lists and dicts; None is for results that are not batched or not tensors. Transforms
+    nest in any order.
 
-    ``randomness`` is about operators with the tag ``nondeterministic_seeded``: "error", "different"
-    numbers for each sample, or the "same". With ``chunk_size``, not more than that many samples are
-    computed at once.
+    ``randomness`` applies to operators with the tag ``nondeterministic_seeded``: "error" rejects
+    them, "different" draws numbers for each sample, and "same" draws once for all samples.
+    ``chunk_size`` limits the number of samples computed at once.
 
-    Raises ArgumentError for arguments and results that do not fit, TransformError where samples
-    cannot be computed together. As ``torch.func.vmap``.
+    Raises ArgumentError for unsuitable arguments and results, and TransformError for operators that
+    cannot be batched. Equivalent to ``torch.func.vmap``.
     """
     if randomness not in RANDOMNESS:
         raise ArgumentError(
@@ -101,8 +101,8 @@ def _run(
     randomness: str,
     name: str,
 ) -> tuple[list[Any], list[int | None], Any]:
-    """Return the results with the batch in front, the place of the batch in each, and their
-    containers.
+    """Call ``func`` at a new level. Return the results with the batch in front, the ``out_dims`` of
+    each, and their containers.
     """
     layer = VmapLayer(next_level(), batch_size, randomness)
     with pushed(layer):
@@ -113,7 +113,7 @@ def _run(
         result = func(*rebuild(args, batched), **kwargs)
     found = leaves(result)
     if is_tensor(result) and isinstance(out_dims, tuple) and len(out_dims) == 1:
-        out_dims = out_dims[0]  # for the only result, as PyTorch takes it
+        out_dims = out_dims[0]  # out_dims=(0,) is accepted for a single result, as in PyTorch
     what = f"vmap({name}) was given out_dims that do not fit its results"
     places = spread(out_dims, result, _is_dim, what)
     whole = []
@@ -123,9 +123,9 @@ def _run(
                 whole.append(each)
                 continue
             raise ArgumentError(
-                f"vmap({name}) is of a function that returns tensors, and this one returned "
+                f"vmap({name}) requires a function that returns tensors; this one returned "
                 f"{describe(result)}",
-                hint="out_dims=None is for what is no tensor",
+                hint="use out_dims=None for results that are not tensors",
             )
         value, dim = unwrap(unwrap_dead(each), layer)
         if place is None:
@@ -133,7 +133,7 @@ def _run(
                 raise ArgumentError(
                     f"vmap({name}) was given out_dims=None for a result that is another tensor for "
                     "each sample",
-                    hint="say which dimension of the result is that of the samples",
+                    hint="give the dimension of the samples in out_dims",
                 )
         else:
             ndim = value.ndim + (dim is None)
@@ -158,11 +158,11 @@ def _is_dim(value: Any) -> bool:
 
 
 def _in_dims(in_dims: Dims, args: tuple[Any, ...], given: list[Any], name: str) -> list[int | None]:
-    """Return for each tensor the dimension of the samples, counted from the front."""
+    """Return the non-negative mapped dimension of each tensor."""
     if not given:
         raise ArgumentError(
-            f"vmap({name}) was called without positional arguments, and has no batch to go along",
-            hint="keyword arguments are the same for all samples",
+            f"vmap({name}) was called without positional arguments; expected one to map over",
+            hint="keyword arguments are not mapped over",
         )
     what = f"vmap({name}) was given in_dims that do not fit its arguments"
     if isinstance(in_dims, list):
@@ -174,8 +174,8 @@ def _in_dims(in_dims: Dims, args: tuple[Any, ...], given: list[Any], name: str) 
             if not is_tensor(each):
                 raise ArgumentError(
                     f"vmap({name}) was given in_dims={dim} for an argument of type "
-                    f"{type(each).__name__}, which is no tensor",
-                    hint="None says that it is the same for all samples",
+                    f"{type(each).__name__}, which is not a tensor",
+                    hint="use in_dims=None for arguments that are the same for all samples",
                 )
             ndim = len(each.shape)
             if not -ndim <= dim < ndim:
@@ -192,8 +192,8 @@ def _batch_size(dims: Sequence[int | None], given: list[Any], name: str) -> int:
     sizes = [each.shape[dim] for each, dim in zip(given, dims, strict=True) if dim is not None]
     if not sizes:
         raise ArgumentError(
-            f"vmap({name}) was given in_dims of None alone, and has no batch to go along",
-            hint="say of one argument at least which dimension is that of the samples",
+            f"vmap({name}) was given only None in in_dims; expected a dimension to map over",
+            hint="give the dimension of the samples for at least one argument",
         )
     if len(set(sizes)) > 1:
         raise ArgumentError(

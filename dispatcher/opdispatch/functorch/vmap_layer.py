@@ -1,4 +1,4 @@
-"""The level of ``vmap``: calls with batched tensors are served by batching rules.
+"""The level of ``vmap``: dispatch calls with batched tensors to batching rules.
 
 Mirrors ``functorch/VmapInterpreter.cpp``, and ``BatchRulesRandomness.cpp`` in meaning.
 """
@@ -39,7 +39,7 @@ RANDOMNESS = ("error", "different", "same")
 
 
 class VmapLayer(DynamicLayer):
-    """A batch."""
+    """A level of one batch."""
 
     name = "vmap"
 
@@ -48,8 +48,10 @@ class VmapLayer(DynamicLayer):
         self.info = VmapInfo(batch_size, randomness)
 
     def unwrapped(self, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
-        """Return the arguments of a call below the level, their hidden dimensions, and whether
-        there is one; of a list, lists."""
+        """Unwrap the arguments of a call for the level below.
+
+        Returns the values, their hidden dimensions (None for unbatched values, a list for a list),
+        and whether any of them is batched."""
         values: list[Any] = []
         dims: list[Any] = []
         found = False
@@ -74,15 +76,15 @@ class VmapLayer(DynamicLayer):
     ) -> Any:
         """Call the batching rule, or the level below if no tensor is of this batch.
 
-        Random operators, those that are another one within ``vmap``, and those without a rule are
-        left to ``process``.
+        Random operators, operators that are replaced under ``vmap``, and operators without a
+        batching rule are left to ``process``.
         """
         if rules.asks_vmap_mode:
             return NOT_TAKEN
         values: list[Any] = []
         dims: list[Any] = []
         found = False
-        for value in args:  # mostly, none is batched here
+        for value in args:  # fast path: usually no argument is batched at this level
             if type(value) is list or (
                 type(value) is Tensor
                 and isinstance(array := value.array, LevelArray)
@@ -104,7 +106,7 @@ class VmapLayer(DynamicLayer):
             LOCAL_STATE.reset(local)
 
     def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Call it with FuncTorchBatched switched on: for tensors of a batch, that is next."""
+        """Call the operator with FuncTorchBatched enabled, the next key for batched tensors."""
         op = rules.op
         if NONDETERMINISTIC in op.tags and not (
             op.has_kernel_for_dispatch_key(DispatchKey.FuncTorchVmapMode)
@@ -116,26 +118,25 @@ class VmapLayer(DynamicLayer):
         return self.call_with(_ON, _OFF, rules, args)
 
     def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Call it: no tensor of this batch is among the arguments any more."""
+        """Call the operator; its arguments contain no tensor of this batch any more."""
         return rules.call(args)
 
     def _process_random(self, op: OperatorHandle, stack: list[Any]) -> None:
-        """Run a random operator without a rule of its own as ``randomness`` says."""
+        """Run a random operator that has no batching rule, according to ``randomness``."""
         randomness, facts = self.info.randomness, {"operator": str(op.name)}
         frame = TOP.get()
         assert frame is not None, "a level that is asked is on the stack"
         values, dims, found = self.unwrapped(stack)
         if randomness == "error":
             raise TransformError(
-                f"{op.name} is random, and vmap was not told whether all samples are to have the "
-                "same random numbers",
-                hint='use vmap(..., randomness="different") or "same"',
+                f'{op.name} is random, and vmap has randomness="error"',
+                hint='use randomness="different" or "same"',
                 **facts,
             )
         if randomness == "same" and found:
             raise TransformError(
                 f"{op.name} cannot have the same random numbers for all samples, as vmap requires: "
-                "its arguments are another tensor for each",
+                "its arguments are batched",
                 hint='use randomness="different", or draw the numbers from unbatched arguments',
                 **facts,
             )

@@ -1,11 +1,11 @@
-"""Programs without aliases and writes: what a tensor is while a function is functionalized.
+"""Functionalization: run a function without aliases and in-place writes.
 
 Mirrors ``ATen/FunctionalTensorWrapper.h`` and ``ATen/FunctionalStorageImpl.h``. The kernels that
 use it are in ``functionalities/functionalize_fallback.py``.
 
-view_meta           how a view is made of its base, and the base made anew of the view
-functional_storage  the elements that a base and its views share, and what was written to them
-functional_tensor   a tensor that holds a value, and says so when it is out of date
+view_meta           the steps from a base to a view, and their inverses
+functional_storage  the storage that a base and its views share, with its pending writes
+functional_tensor   a tensor that holds a value and regenerates it when it is out of date
 level               one call of a functionalized function
 transform           ``functionalize(func)``
 """

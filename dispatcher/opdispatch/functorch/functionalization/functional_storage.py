@@ -1,4 +1,4 @@
-"""The elements that a base and its views share, and what was written to them since.
+"""The storage that a base and its views share, with its pending writes.
 
 Mirrors ``ATen/FunctionalStorageImpl.h``.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # nothing at run time asks for it
         is_over: bool
 
         def below(self) -> AbstractContextManager[None]:
-            """Return a block for calls of values: below the level, where it is entered."""
+            """Return a context manager that dispatches calls of values below the level."""
 
 
 class FunctionalStorage:
-    """A base's value, and the writes that are to be applied to it: not before it is read.
+    """A base's value and its pending writes, which are applied when it is next read.
 
-    Of one level, and for one thread at a time.
+    Belongs to one level. Not thread-safe.
     """
 
     __slots__ = ("_layout", "_updates", "base", "generation", "level")
@@ -34,26 +34,26 @@ class FunctionalStorage:
         self.base = base
         self.level = level
         self.generation = 0
-        """How many writes there were. A tensor of an older one is out of date."""
+        """Number of writes so far. A tensor with a lower generation is out of date."""
         self._updates: list[tuple[tuple[ViewMeta, ...], Any]] = []
         # As it was at first: a write changes no strides.
         array = getattr(base, "array", base)
         self._layout = (tuple(array.shape), array.dtype, getattr(array, "strides", None))
 
     def add_update(self, views: tuple[ViewMeta, ...], value: Any) -> None:
-        """Record that the view that ``views`` make of the base has become ``value``."""
+        """Record a write of ``value`` to the view that the steps ``views`` make of the base."""
         self._updates.append((views, value))
         self.generation += 1
 
     def apply_updates(self) -> None:
-        """Make the base what the writes have made of it. To be called below the level."""
+        """Apply the pending writes to the base. Must be called below the level."""
         while self._updates:
             views, value = self._updates[0]
             self.base = scatter(self.base, views, value)
             del self._updates[0]
 
     def strided(self, views: Sequence[ViewMeta]) -> Strided | None:
-        """Return a placeholder with the strides of such a view, where there are views."""
+        """Return a placeholder with the strides of that view, or None if they are not known."""
         array = stand_in(*self._layout)
         for view in views:
             if view.strided is None:

@@ -1,8 +1,8 @@
-"""A tensor that holds a value, and the steps that make it a view of its base.
+"""A tensor that holds a value and the steps that make it a view of its base.
 
-Mirrors ``ATen/FunctionalTensorWrapper.h``. A value is never written to. A functional tensor that is
-written to holds another one from then on; that its base and the other views of that are out of date
-is noticed, and put right, when they are looked at.
+Mirrors ``ATen/FunctionalTensorWrapper.h``. Values are never modified: a write to a functional
+tensor replaces its value. The base and its other views are then out of date, and are regenerated
+when they are next read.
 """
 
 from __future__ import annotations
@@ -28,43 +28,42 @@ _K = DispatchKey
 ABOVE = AUTOGRAD_KEYSET | DispatchKeySet.of(
     _K.ADInplaceOrView, _K.ZeroTensor, _K.Negative, _K.Conjugate
 )
-"""The keys that come before Functionalize, and are for values: a level excludes them."""
+"""Keys of higher priority than Functionalize that apply to values; a level excludes them."""
 _FUNCTIONALIZE = DispatchKeySet.of(_K.Functionalize)
 
 
 class FunctionalTensor(Tensor, is_below=True):
-    """Tensor that a function is given in place of another while it is functionalized.
+    """Stand-in for an input or intermediate tensor of a functionalized function.
 
-    It is a ``Tensor`` in all that one can see: its ``array`` is that of its value. NumPy's is for
-    reading only, since a write that no operator makes would not be noticed. For one thread at a
-    time.
+    It behaves like any ``Tensor``; its ``array`` is that of its value. A NumPy array of it is
+    read-only, since writes that bypass operators could not be tracked. Not thread-safe.
     """
 
     __slots__ = ("_generation", "storage", "value", "views")
 
-    # Those of a plain tensor are attributes; here they are what the value has.
+    # A plain tensor stores these as attributes; here they are computed from the value.
     __hash__ = Tensor.__hash__
 
     def __init__(
         self, value: Any, storage: FunctionalStorage, views: tuple[ViewMeta, ...] = ()
     ) -> None:
         self.value = value
-        """Its value, which may be out of date, but for shape, dtype and device."""
+        """The value, which may be out of date; its shape, dtype and device are always valid."""
         self.storage = storage
         self.views = views
-        """How it is made of its base, one step after the other; none: it is the base."""
+        """The view steps from its base, in order; empty for the base itself."""
         self._generation = storage.generation
         bits = arrays.key_bits_of(value)
         self.key_bits = (DispatchKeySet(bits) - ABOVE | _FUNCTIONALIZE).bits
 
     @classmethod
     def of(cls, value: Any, level: StorageLevel) -> FunctionalTensor:
-        """Return a functional tensor with elements of its own."""
+        """Return a functional tensor with a new storage."""
         return cls(value, FunctionalStorage(value, level))
 
     @property
     def level(self) -> StorageLevel:
-        """The call that it belongs to."""
+        """The level that it belongs to."""
         return self.storage.level
 
     @property
@@ -73,7 +72,7 @@ class FunctionalTensor(Tensor, is_below=True):
         return self.storage.generation > 0
 
     def sync(self) -> Any:
-        """Return its value, regenerated if the elements were written to since."""
+        """Return the value, regenerated first if the storage was written to since."""
         storage = self.storage
         if self._generation != storage.generation:
             with storage.level.below():
@@ -83,31 +82,28 @@ class FunctionalTensor(Tensor, is_below=True):
         return self.value
 
     def write(self, value: Any) -> None:
-        """Make ``value``, of its shape and dtype, what it holds; aliases will notice."""
+        """Write ``value``, of the same shape and dtype; aliases are out of date afterwards."""
         self.storage.add_update(self.views, value)
-        self.sync()  # at once, as in PyTorch: so that a loop of writes keeps no values
+        self.sync()  # at once, as in PyTorch, so that a loop of writes accumulates no values
 
     def view(self, value: Any, view: ViewMeta) -> FunctionalTensor:
-        """Return a view of this one, made by one more step that makes ``value`` of ``self.value``.
+        """Return a view of this tensor by one more step, which makes ``value`` from ``self.value``.
 
-        It is as much out of date as this one.
+        The view is of the same generation, so it is out of date if this tensor is.
         """
         made = FunctionalTensor(value, self.storage, (*self.views, view))
         made._generation = self._generation
         return made
 
     def strided(self) -> Strided | None:
-        """Return a placeholder with its strides, where there are views.
-
-        None if they are not known.
-        """
+        """Return a placeholder with the strides of this tensor, or None if they are not known."""
         return self.storage.strided(self.views)
 
     # -- as a tensor ----------------------------------------------------------------------------
 
     @property
     def array(self) -> Any:
-        """The elements of its value, which are not to be written to."""
+        """The array of the value, which must not be written to."""
         value = self.sync()
         array = value.array if isinstance(value, Tensor) else value
         if type(array) is np.ndarray:
@@ -136,7 +132,7 @@ class FunctionalTensor(Tensor, is_below=True):
 
     @property
     def device(self) -> str:
-        """Where its value is."""
+        """The device of the value."""
         return arrays.device_of(self._seen)
 
     @property
@@ -170,7 +166,7 @@ class FunctionalTensor(Tensor, is_below=True):
 
     @property
     def _seen(self) -> Any:
-        """An array of its shape, dtype and device: a write changes none of them."""
+        """An array of the right shape, dtype and device, which writes never change."""
         value = self.value
         while isinstance(value, FunctionalTensor):
             value = value.value
@@ -179,7 +175,7 @@ class FunctionalTensor(Tensor, is_below=True):
     def _tensor(self, what: str) -> Tensor:
         value = self.sync()
         if not isinstance(value, Tensor):
-            raise ArgumentError(f"a plain array cannot be {what}; make a Tensor of it")
+            raise ArgumentError(f"a plain array cannot be {what}; convert it with Tensor(array)")
         return value
 
     def _of(self, array: Any, *, is_view: bool = False) -> Any:

@@ -1,8 +1,8 @@
-"""One call of a functionalized function: a level of the transforms, with what it was given.
+"""The transform level of one call of a functionalized function, and its inputs.
 
-Calls arrive at the key Functionalize, with the keys before it that are for values switched off.
-What is called below the level is called as it would be outside of it, so that gradients are
-recorded of the calls that are left, by values.
+Calls arrive at the key Functionalize; the keys of higher priority, which apply to values, are
+excluded until then. Below the level, the remaining out-of-place calls are dispatched as outside the
+level, so autograd records those.
 
 Mirrors ``functorch/FunctionalizeInterpreter.cpp``.
 """
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _ON = bits_of_key(DispatchKey.Functionalize)
 _OFF = bits_off_but_for(_ON) | ABOVE.bits
 _WORK: Any = 100_000
-"""How long NumPy looks for an element that two arrays share; then it is taken for none."""
+"""Bound on the work of ``np.shares_memory`` for one pair; beyond it, the pair counts as
+disjoint."""
 
 
 class Level(DynamicLayer):
@@ -48,9 +49,10 @@ class Level(DynamicLayer):
     def __init__(self, *, reapply_views: bool) -> None:
         super().__init__(next_level())
         self.reapply_views = reapply_views
-        """Whether values may be views of values."""
+        """Whether values may be views of other values."""
         self.is_over = False
-        """Whether the function has returned: its functional tensors are values since."""
+        """Whether the function has returned; its functional tensors are plain values from then
+        on."""
         # What was not made here: the inputs, and what else was written to or had views taken of it.
         # By identity, which it keeps while it is here.
         self._adopted: dict[int, tuple[Any, FunctionalTensor]] = {}
@@ -61,19 +63,19 @@ class Level(DynamicLayer):
         self.is_over = True
 
     def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Call it with Functionalize switched on."""
+        """Call the operator with Functionalize switched on."""
         return self.call_with(_ON, _OFF, rules, args)
 
     def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Call an operator that Functionalize has let pass with values."""
+        """Call an operator below the level, with values in place of functional tensors."""
         results = rules.signature.box_returns(rules.call(list(map(self.value_of, args))))
         return rules.signature.unbox_returns(list(map(self.make, results)))
 
     @contextmanager
     def below(self) -> Iterator[None]:
-        """Enter a block for calls of values: below the level, where it is entered.
+        """Return a context manager that dispatches calls of values below the level.
 
-        Else as it is.
+        If the level is not on the stack, dispatch stays as it is.
         """
         frame, saved = TOP.get(), None
         while frame is not None:
@@ -87,10 +89,11 @@ class Level(DynamicLayer):
         with Lowered(Frame(self, frame.below, saved)):
             yield
 
-    # -- what goes in -----------------------------------------------------------------------------
+    # -- inputs -----------------------------------------------------------------------------------
 
     def adopt(self, value: Any) -> FunctionalTensor:
-        """Return the functional tensor for a tensor or plain array, the same each time."""
+        """Return the functional tensor for a tensor or plain array, the same object on every
+        call."""
         value = self._alive(value)
         if isinstance(value, FunctionalTensor) and value.level is self:
             return value
@@ -101,11 +104,9 @@ class Level(DynamicLayer):
         return tensor
 
     def make(self, value: Any) -> Any:
-        """Return a functional tensor of a call's result, even of a plain array.
+        """Wrap a call's result, a tensor or plain array, in a functional tensor.
 
-        Other values as they are.
-
-        Of a list, one of each in it.
+        Lists are wrapped element by element; other values are returned unchanged.
         """
         if isinstance(value, list):
             return [self.make(each) for each in value]
@@ -117,12 +118,12 @@ class Level(DynamicLayer):
         """Return ``values`` with the tensors in lists, tuples and dicts adopted."""
         return _mapped(values, lambda each: self.adopt(each) if isinstance(each, Tensor) else each)
 
-    # -- what comes out ---------------------------------------------------------------------------
+    # -- outputs ----------------------------------------------------------------------------------
 
     def value_of(self, value: Any) -> Any:
-        """Return the current value of a functional tensor, or of each in a list.
+        """Return the current value of a functional tensor, or of each element of a list.
 
-        Anything else as it is.
+        Anything else is returned unchanged.
         """
         if isinstance(value, list):
             return [self.value_of(each) for each in value]
@@ -146,18 +147,18 @@ class Level(DynamicLayer):
     def writes(self) -> list[tuple[Any, Any]]:
         """Return the inputs that were written to, with their new values.
 
-        Raises ArgumentError if another tensor that was given has some of its elements: that one
-        would have had to change with it.
+        Raises ArgumentError if such an input shares memory with another input, which would have had
+        to change too.
         """
         written = [(raw, tensor) for raw, tensor in self._adopted.values() if tensor.is_written]
         for raw, _ in written:
             for other, _ in self._adopted.values():
                 if other is not raw and _share_elements(raw, other):
                     raise ArgumentError(
-                        f"a tensor of shape {list(raw.shape)} was written to that shares elements "
-                        f"with another one that the function was given, of shape "
-                        f"{list(other.shape)}: functionalize cannot know that of its inputs",
-                        hint="give it one of them, and take the view in the function",
+                        f"an input of shape {list(raw.shape)} that was written to shares elements "
+                        f"with another input, of shape {list(other.shape)}: functionalize does "
+                        "not track aliases among inputs",
+                        hint="pass only one of them, and create the view in the function",
                     )
         return [(raw, tensor.sync()) for raw, tensor in written]
 
@@ -169,16 +170,17 @@ class Level(DynamicLayer):
 
 
 def current_level() -> Level | None:
-    """Return the functionalized function that the task is in.
+    """Return the level of the functionalized function that the current task is in.
 
-    None if it is in none, or in a transform.
+    Returns None outside such functions, and inside another transform.
     """
     frame = TOP.get()
     return frame.layer if frame is not None and isinstance(frame.layer, Level) else None
 
 
 def _has_elements(value: Any) -> bool:
-    """Return whether it is a tensor or plain array, and none of a class that handles operators."""
+    """Return whether it is a tensor or plain array, but not of a class with
+    ``__torch_dispatch__``."""
     if isinstance(value, Tensor):
         return True
     return find_key_bits(value) is not None and not handles_operators(type(value))

@@ -1,6 +1,7 @@
-"""``functionalize``: a function without writes, out of one that makes them.
+"""``functionalize``: remove in-place writes from a function.
 
-As ``torch.func.functionalize``. https://docs.pytorch.org/docs/2.13/generated/torch.func.functionalize.html
+Equivalent to ``torch.func.functionalize``.
+https://docs.pytorch.org/docs/2.13/generated/torch.func.functionalize.html
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from opdispatch.local_state.lazy_imports import array_operators
 
 
 def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
-    """Return a function that does what ``func`` does without writing to tensors.
+    """Return a function equivalent to ``func`` that does not write to tensors in place.
 
-    Operators that write are replaced by those that return what would have been written, and views
-    are made anew when what they are views of has changed. With ``remove="mutations_and_views"``,
-    operators that give views are replaced by those that copy, ``ns::name_copy``. What was written
-    to the tensors that ``func`` was given, or has from elsewhere, is copied to them at the end, by
-    ``array::copy_``, unless it raises. Tensors in lists, tuples and dicts are found, in arguments
-    and results; what is returned shares no elements with what was written to.
+    Mutating operators are replaced by their functional counterparts, and views are regenerated
+    after their base has changed. With ``remove="mutations_and_views"``, view operators are replaced
+    by ``ns::name_copy``, too. Writes to arguments and captured tensors are copied back with
+    ``array::copy_`` when ``func`` returns, but not if it raises. Arguments and results may be
+    nested in lists, tuples and dicts; results share no memory with tensors that were written to.
 
-    Raises ArgumentError for another ``remove``, and for a generator function. Calls raise
-    NoKernelError for an operator that gives views and has no rule for that, and ArgumentError for
-    a write to a tensor that shares elements with another one that was given, or that has several
-    elements in one place, as ``array::broadcast_to`` gives them.
+    Raises ArgumentError for any other ``remove``, and for a generator function. Calls raise
+    NoKernelError for a view operator without a functionalization rule, and ArgumentError for a
+    write to an input that shares memory with another input or overlaps itself, such as a result of
+    ``array::broadcast_to``.
     """
     if remove not in ("mutations", "mutations_and_views"):
         raise ArgumentError(
-            f"functionalize can remove 'mutations' or 'mutations_and_views', not {remove!r}"
+            f"functionalize was given remove={remove!r}; expected 'mutations' or "
+            "'mutations_and_views'"
         )
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise ArgumentError(
-            "functionalize takes a function that returns, and was given a generator function"
+            "functionalize was given a generator function; expected one that returns its result"
         )
     reapply_views = remove == "mutations"
 
@@ -65,7 +66,7 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
 
 
 def _finish(level: Level, result: Any) -> Any:
-    writes = level.writes()  # raises, if at all, before anything is written
+    writes = level.writes()  # all errors are raised here, before anything is written
     result = level.values_of(result)
     for target, value in writes:
         array_operators().copy_.default(target, value)

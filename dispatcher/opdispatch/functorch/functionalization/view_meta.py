@@ -1,4 +1,4 @@
-"""How a view is made of its base, and how the base is made anew when the view has been written to.
+"""The step from a base to a view, and its inverse, which applies a write to the view to the base.
 
 Mirrors ``at::functionalization::ViewMeta``.
 """
@@ -18,18 +18,18 @@ Strided: TypeAlias = "np.ndarray[Any, Any]"
 
 @dataclass(frozen=True, slots=True)
 class ViewMeta:
-    """One step from a base to a view. Its functions take values, and write to nothing."""
+    """One step from a base to a view. Its functions take values and are pure."""
 
     forward: Forward
-    """The view of a base."""
+    """Function that returns the view of a base."""
     reverse: Reverse
-    """The base, but with what a view of it has become in its place."""
+    """Function that returns the base with the view's elements replaced by new ones."""
     strided: Forward | None = None
-    """``forward`` for NumPy's arrays, which looks at no element; None: it is not known."""
+    """``forward`` for NumPy arrays, which reads no elements; None if there is none."""
 
 
 IDENTITY = ViewMeta(lambda base: base, lambda base, mutated: mutated, lambda array: array)
-"""Of a result that is its argument."""
+"""The step of an operator that returns its argument itself."""
 
 
 def view_of(base: Any, views: Sequence[ViewMeta]) -> Any:
@@ -50,9 +50,9 @@ def scatter(base: Any, views: Sequence[ViewMeta], mutated: Any) -> Any:
 
 
 def stand_in(shape: Sequence[int], dtype: Any, strides: Sequence[int] | None) -> Strided:
-    """Return an array of that shape and those strides that must not be read: it has one element.
+    """Return a placeholder array with the given shape and strides, backed by a single element.
 
-    Without strides, those of a C-contiguous one.
+    Its elements must not be read. Without ``strides``, it has those of a C-contiguous array.
     """
     if strides is None:
         extents = [max(extent, 1) for extent in shape]
