@@ -148,14 +148,14 @@ def _cut(text: object) -> str:
 def _find(kind: type[M], name: str, documentation: str, labels: Sequence[str]) -> M:
     if not is_metric_name(name):
         raise ArgumentError(
-            f"{name!r} is no name of a metric; expected at most 64 of a-z, 0-9 and _, the first a "
-            f"letter, and none of the endings {', '.join(_SUFFIXES)}"
+            f"{name!r} is not the name of a metric; expected at most 64 of a-z, 0-9 and _, the "
+            f"first a letter, and none of the endings {', '.join(_SUFFIXES)}"
         )
     if len(labels) > MOST_LABELS:
         raise ArgumentError(f"{name} has {len(labels)} labels; expected at most {MOST_LABELS}")
     for label in labels:
         if not is_metric_name(label) or label == _RESERVED:
-            raise ArgumentError(f"{label!r} is no name of a label of {name}")
+            raise ArgumentError(f"{label!r} is not the name of a label of {name}")
     with _lock:
         known = _metrics.get(name)
         if known is None:

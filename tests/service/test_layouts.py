@@ -313,7 +313,7 @@ def of_an_unknown_layout(request: execution_pb2.CallRequest) -> None:
     ("name", "spoil", "error"),
     [
         ("nested", decreasing, "$.args[0].offsets decreases from 3 to 2 at 2"),
-        ("sparse_coo", out_of_range, "$.args[0].indices[0] has 1, which is no place among 1"),
+        ("sparse_coo", out_of_range, "$.args[0].indices[0] has 1, which is not an index of 1"),
         ("sparse_csr", column_out_of_range, "$.args[0].col_indices has 2"),
         ("quantized", nan_scale, "$.args[0].scale is nan"),
         ("sparse_coo", unfit, "$.args[0].indices has shape [2, 3]; expected [2, 9]"),

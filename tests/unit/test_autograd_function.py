@@ -77,7 +77,10 @@ def test_an_argument_that_is_returned_has_the_history():
     [
         ((1, 2, 3), "returned 3 gradients; expected 2"),
         (("a", None), "argument 0 a str"),
-        ((Tensor(np.ones(1)), Tensor(np.ones(1))), "gradient for argument 1, which is no tensor"),
+        (
+            (Tensor(np.ones(1)), Tensor(np.ones(1))),
+            "gradient for argument 1, which is not a tensor",
+        ),
     ],
 )
 def test_gradients_are_checked(returned, text):

@@ -78,7 +78,7 @@ def test_a_capsule_can_be_used_once(given: str):
 
     if given == "a capsule that was used":
         np.testing.assert_array_equal(Tensor(Keeper()).array, X)
-    with pytest.raises(DeviceError, match=r"Keeper .* no DLPack capsule, or one that was used al"):
+    with pytest.raises(DeviceError, match=r"Keeper .* is not a DLPack capsule, or one that was"):
         Tensor(Keeper())
 
 

@@ -102,7 +102,7 @@ def test_an_argument_that_no_file_can_have_is_refused(dispatcher):
         GraphError, match=r"an argument of draw .*is of type Generator, which no file"
     ):
         saved(graph)
-    with pytest.raises(GraphError, match="Generator, which is no part of a program"):
+    with pytest.raises(GraphError, match="Generator, which cannot be part of a program"):
         _ = graph.code
 
 
@@ -145,7 +145,7 @@ HOSTILE = [
     (["version"], 2, r"\$\.version is 2; this version reads 1"),
     (["name"], "f(x): import os #", r"\$\.name is .*, and no identifier"),
     (["name"], "import", "no identifier"),
-    (["inputs"], {}, r"\$\.inputs is no list"),
+    (["inputs"], {}, r"\$\.inputs is not a list"),
     (["inputs", 0, "name"], "ops", "'ops', which something else is called"),
     (["inputs", 1, "name"], "a_0", "'a_0', which something else is called"),
     (
@@ -159,14 +159,14 @@ HOSTILE = [
     (["parameters", 1, "name"], "a", "none of a function: duplicate parameter name"),
     (["parameters", 0, "given"], {"tuple": []}, "do not have each input once"),
     (["parameters", 0, "given"], {"tuple": [{"value": ["constant", 0]}]}, "do not have each input"),
-    (["operators"], [], r"\$\.operators is no object"),
-    (["operators", "array::matmul"], 3, "is no text: 3"),
+    (["operators"], [], r"\$\.operators is not an object"),
+    (["operators", "array::matmul"], 3, "is not a string: 3"),
     (["operators", "array::matmul"], "matmul(", "does not parse"),
     (["operators", "array::matmul"], "array::exp(Tensor x) -> Tensor", "the schema of another one"),
     (["operators", "exp"], None, "is no operator in a namespace"),
     (["operators", "a b"], None, "does not parse"),
     (["nodes", 0, "operator"], "os::system", r"which is not in \$\.operators"),
-    (["nodes", 0, "args"], "x", r"\$\.nodes\[0\]\.args is no list: 'x'"),
+    (["nodes", 0, "args"], "x", r"\$\.nodes\[0\]\.args is not a list: 'x'"),
     (["nodes", 0, "args", 0], {"value": ["node", 0]}, "refers to node 0, which is not there yet"),
     (["nodes", 0, "args", 0], {"value": ["node", -1]}, "expected a source and numbers"),
     (["nodes", 0, "args", 0], {"value": ["node", True]}, "expected a source and numbers"),
@@ -181,12 +181,12 @@ HOSTILE = [
     (["nodes", 0, "args", 0], {"float": "1e3"}, "which means nothing"),
     (["nodes", 0, "args", 0], {"complex": [1, "a"]}, "which means nothing"),
     (["nodes", 0, "args", 0], {"dict": [[[], 1]]}, "a key of type list"),
-    (["nodes", 0, "args", 0], {"dict": [3]}, "no pair"),
+    (["nodes", 0, "args", 0], {"dict": [3]}, "is not a pair"),
     (["nodes", 0, "args", 0], {"a": 1, "b": 2}, "an object with 2 keys"),
     (["nodes", 0, "args", 0], DEEP, "nests more than 32 levels"),
     (["nodes", 0, "returns"], {"value": ["input", 0]}, "expected what a tensor was"),
-    (["nodes", 0, "kwargs"], None, "is no object: None"),
-    (["nodes", 0], 7, "is no object: 7"),
+    (["nodes", 0, "kwargs"], None, "is not an object: None"),
+    (["nodes", 0], 7, "is not an object: 7"),
     (["outputs"], {"value": ["node", 99]}, r"\$\.outputs refers to node 99"),
     (["constants", 0, "dtype"], "object", "dtype 'object', which there is none of"),
     (["constants", 0, "shape"], [2, 3, 10**12], "constants/0 has 24 bytes; expected"),
@@ -194,7 +194,7 @@ HOSTILE = [
     (["constants", 0, "shape"], [1] * 65 + [6], "at most 64 dimensions"),
     (["constants", 0, "shape"], [2.5], "does not say name, dtype, shape"),
     (["constants", 0, "name"], "import", "no identifier"),
-    (["constants", 0], [], "is no object"),
+    (["constants", 0], [], "is not an object"),
 ]
 
 
@@ -208,11 +208,11 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path):
     found, members = document()
     data = saved(example()[0])
     for text, why in [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("9" * 10_000, "is no JSON"),
-        (b"\xff\xfe\xfa", "is no JSON"),
-        ("[]", r"the graph's \$ is no object"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("9" * 10_000, "is not JSON"),
+        (b"\xff\xfe\xfa", "is not JSON"),
+        ("[]", r"the graph's \$ is not an object"),
     ]:
         with pytest.raises(GraphError, match=why):
             load_graph(packed(text, members))

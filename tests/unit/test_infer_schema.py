@@ -156,7 +156,7 @@ def test_what_cannot_be_expressed_is_an_error_that_names_it(function, message):
     ("mutates_args", "message"),
     [
         (["size"], "parameter 'size' is in mutates_args, but SymInt has no tensor to write to"),
-        (["y", "z"], "mutates_args has 'y', 'z', which are no parameters of it"),
+        (["y", "z"], "mutates_args has 'y', 'z', which are not parameters of it"),
         ("x", "mutates_args must be a sequence of names or 'unknown', not the string 'x'"),
     ],
 )

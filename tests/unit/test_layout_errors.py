@@ -29,7 +29,7 @@ MANY = np.broadcast_to(np.uint8(1), (2**50,))
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: sparse_coo_tensor([[0, 3]], [1, 2], (3,)), r"indices\[0\] has 3, .* among 3"),
+        (lambda: sparse_coo_tensor([[0, 3]], [1, 2], (3,)), r"indices\[0\] has 3, .* index of 3"),
         (lambda: sparse_coo_tensor([[0, -1]], [1, 2], (3,)), r"indices\[0\] has -1"),
         (lambda: sparse_coo_tensor([[0, 1]], [1], (3,)), r"indices has shape \[1, 2\]; .* \[1, 1]"),
         (lambda: sparse_coo_tensor([0, 1], [1, 2], (3,)), r"indices has shape \[2\]"),
@@ -140,7 +140,7 @@ def test_parts_that_do_not_fit_are_refused(wrong, message):
         (lambda: Tensor(DENSE[0]).to_sparse(), lambda t: t.to_sparse_csr(), "two dimensions"),
         *((make, np.asarray, "cannot have its elements in one array") for make in ALL),
         *(
-            (make, read, r"tensor of shape \[2, (3|None, 3)\] is no number")
+            (make, read, r"tensor of shape \[2, (3|None, 3)\] is neither a number")
             for make in ALL
             for read in (bool, int, float, complex, operator.index, Tensor.item)
         ),
@@ -167,8 +167,8 @@ def test_parts_that_do_not_fit_are_refused(wrong, message):
             }.items()
             for padding in paddings
         ),
-        (lambda: quantized().array, np.asarray, "is no dense one"),
-        (lambda: nested().array, np.asarray, "is no dense one"),
+        (lambda: quantized().array, np.asarray, "is not dense"),
+        (lambda: nested().array, np.asarray, "is not dense"),
         (
             lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**40, 2**40)),
             lambda t: t.to_dense(),

@@ -78,7 +78,7 @@ def test_an_unknown_alias_analysis_is_refused(lib):
     [
         ("f(Tensor x) -> Tensor", "out", "writes to no argument"),
         ("f(Tensor x, Tensor(a!) y) -> Tensor(a!)", "out", "'y', which is not keyword-only"),
-        ("f(*, Tensor(a!)[] y) -> ()", "out", "'y', which is no Tensor"),
+        ("f(*, Tensor(a!)[] y) -> ()", "out", "'y', which is not a Tensor"),
         ("f(*, Tensor(a!) y) -> ()", "out", "returns 0 values"),
         ("f(*, Tensor(a!) y) -> Tensor", "out", "return 0 is Tensor, and not 'y'"),
         ("f(*, Tensor(a!) y) -> Tensor(a)", "out", r"return 0 is Tensor\(a\)"),

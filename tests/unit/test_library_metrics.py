@@ -50,7 +50,7 @@ def test_asking_again_gives_the_same_metric():
 
 @pytest.mark.parametrize("name", ["", "Hits", "1hits", "hits_total", "a" * 65, "hits\n", "a-b"])
 def test_names_that_prometheus_would_not_take_are_refused(name: str):
-    with pytest.raises(ArgumentError, match="no name of a metric"):
+    with pytest.raises(ArgumentError, match="is not the name of a metric"):
         metrics.counter(name, "Hits.")
 
 

@@ -266,7 +266,7 @@ def test_a_backward_of_no_operators_is_differentiable_once(lib):
     ("backward", "message"),
     [
         (lambda ctx, grad: grad, r"returned 1 gradients; expected 3, .*\(x, y, scale\)"),
-        (lambda ctx, grad: (grad, grad, grad), "a gradient for 'scale', which is no tensor"),
+        (lambda ctx, grad: (grad, grad, grad), "a gradient for 'scale', which is not a tensor"),
         (lambda ctx, grad: (1.0, None, None), "for 'x' a float; expected a Tensor or None"),
         (lambda ctx, grad: (xp.ones(7), None, None), r"shape \[7\] for argument 0, .* \[2\]"),
         (lambda ctx, grad: (ctx.nothing, None, None), "nothing"),

@@ -8,6 +8,7 @@ import pytest
 from opdispatch.errors import RegistrationError
 from opdispatch_server.worker.registrar import Registrar
 from opdispatch_wire.v1 import interpreter_pb2 as pb
+from tests.waits import LONGEST_WAIT
 
 
 class Libraries:
@@ -21,7 +22,7 @@ class Libraries:
         return None
 
     def obey(self, message):
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(LONGEST_WAIT)
         self.obeyed.append(message.instruction_id)
         if message.instruction_id == 2:
             raise RegistrationError("no")

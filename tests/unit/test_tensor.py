@@ -226,7 +226,9 @@ def test_a_tensor_is_a_list_of_lists_of_numbers(shape):
 
 def test_a_tensor_of_another_layout_is_no_list():
     quantized = Tensor(QuantizedArray(np.array([3, 5], np.uint8), 0.5, 1))
-    with pytest.raises(ArgumentError, match=r"a quantized tensor of shape \[2\] is no number"):
+    with pytest.raises(
+        ArgumentError, match=r"a quantized tensor of shape \[2\] is neither a number"
+    ):
         quantized.tolist()
     assert quantized.dequantize().tolist() == [1.0, 2.0]
 

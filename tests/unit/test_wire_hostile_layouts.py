@@ -94,9 +94,9 @@ HOSTILE = [
 ]
 # Only a process with the elements can see these.
 OUT_OF_RANGE = [
-    ("sparse_coo", reshape(2, 2), r"\$\.indices\[1\] has 2, which is no place among 2"),
+    ("sparse_coo", reshape(2, 2), r"\$\.indices\[1\] has 2, which is not an index of 2"),
     ("sparse_coo", put("indices", np.full((2, 3), -1)), r"\$\.indices\[0\] has -1"),
-    ("sparse_csr", reshape(2, 2), r"\$\.col_indices has 2, which is no place among 2"),
+    ("sparse_csr", reshape(2, 2), r"\$\.col_indices has 2, which is not an index of 2"),
     (
         "sparse_csr",
         put("crow_indices", np.array([0, 4, 3], np.int32)),

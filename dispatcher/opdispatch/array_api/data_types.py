@@ -104,7 +104,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     """Return whether a type is of a kind, or of any of several.
 
     Those of ml_dtypes, such as bfloat16, are of the kind of their numbers. Raises TypeError and
-    ValueError for what is no type or no kind.
+    ValueError for anything but a type or a kind.
     """
     own = _of_ml_dtypes(dtype)
     kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -114,7 +114,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         return bool(_COMPAT.isdtype(dtype, kind))
     asked = dtype if own is None else np.dtype(_LIKE[kind_of_numbers(own)])
     of_numpy = tuple(each for each in kinds if _of_ml_dtypes(each) is None)
-    is_alike = bool(_COMPAT.isdtype(asked, of_numpy))  # which knows what is no kind
+    is_alike = bool(_COMPAT.isdtype(asked, of_numpy))  # which knows which are not kinds
     if own is None:
         return is_alike
     names = tuple(each for each in of_numpy if isinstance(each, str))

@@ -56,7 +56,7 @@ class BackendRegistration:
             self._publish((*others[:place], self.backend, *others[place:]))
 
     def close(self) -> None:
-        """Undo the registration: its arrays are no tensors any more. Idempotent."""
+        """Undo the registration: its arrays are no longer tensors. Idempotent."""
         with _mutex:
             self._publish(self._others())
             self._forget_types()

@@ -122,7 +122,7 @@ class CupyBackend(ArrayBackend):
         return there
 
     def is_its_own(self, array: Any) -> bool:
-        """Return whether it is no view, neither of an array nor of memory that CuPy has not
+        """Return whether it is not a view, neither of an array nor of memory that CuPy has not
         allocated.
         """
         is_of_others = type(array.data.mem).__name__ in _MEMORY_OF_OTHERS

@@ -55,7 +55,7 @@ def _refusal(value: Any, error: Exception) -> DeviceError:
     text = f"{describe_type(value)} does not give its elements by __dlpack__"
     if "PyCapsule" in str(error):  # it has another name once its elements were taken
         return DeviceError(
-            f"{text}: what it gives is no DLPack capsule, or one that was used already",
+            f"{text}: what it gives is not a DLPack capsule, or one that was used already",
             hint="a capsule can be used once; its __dlpack__ has to make a new one",
         )
     return DeviceError(f"{text} ({type(error).__name__}: {error})")

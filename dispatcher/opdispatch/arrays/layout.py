@@ -135,7 +135,7 @@ class Layout(ABC):
 
     def to_dense(self, array: Any) -> Any:
         """Return the dense array that it stands for. Raises ArgumentError."""
-        raise ArgumentError(f"a {self.name} array is no dense one")
+        raise ArgumentError(f"a {self.name} array is not dense")
 
     def backend_of(self, array: Any) -> ArrayBackend:
         """Return the backend of its parts.
@@ -230,7 +230,7 @@ def check_range(array: Any, name: str, extent: int) -> None:
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= extent:
         wrong = low if low < 0 else high
-        raise ArgumentError(f"{name} has {wrong}, which is no place among {extent}")
+        raise ArgumentError(f"{name} has {wrong}, which is not an index of {extent}")
 
 
 def check_starts(array: Any, name: str, end: int) -> None:

@@ -23,7 +23,7 @@ class MathBitsArray(LazyArray):
     """A view of ``base``, a dense array, with at least one of the two bits.
 
     It has the keys Conjugate and Negative as well as its backend's. Raises ArgumentError for what
-    is no dense array.
+    is not a dense array.
     """
 
     __slots__ = ("base", "is_conj", "is_neg", "key_bits")

@@ -90,7 +90,7 @@ class NestedArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         raise ArgumentError(
-            "a nested array is no dense one", hint="use unbind() or to_padded(padding)"
+            "a nested array is not dense", hint="use unbind() or to_padded(padding)"
         )
 
 

@@ -80,7 +80,7 @@ class QuantizedArray:
         ]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        raise ArgumentError("a quantized array is no dense one", hint="use dequantize()")
+        raise ArgumentError("a quantized array is not dense", hint="use dequantize()")
 
 
 class Quantized(Layout):

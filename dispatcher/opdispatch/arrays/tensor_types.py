@@ -67,7 +67,7 @@ def _learn_plain_type(cls: type) -> int | None:
 
 
 def find_key_bits(value: Any) -> int | None:
-    """Return the dispatch key word of a tensor; None if ``value`` is no tensor."""
+    """Return the dispatch key word of a tensor; None if ``value`` is not a tensor."""
     cls = type(value)
     bits = PLAIN_KEY_BITS.get(cls)
     if bits is not None:
@@ -97,7 +97,7 @@ def way_to_tensor(value: Any) -> str:
 
 
 def convert_tensor(value: Any) -> Any:
-    """Return ``value`` as it is. Raises TypeError if it is no tensor."""
+    """Return ``value`` as it is. Raises TypeError if it is not a tensor."""
     if type(value) not in PLAIN_KEY_BITS:
         key_bits_of(value)
     return value

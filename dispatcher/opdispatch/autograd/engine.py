@@ -58,7 +58,7 @@ def backward(
         raise AutogradError("the inputs of backward are an empty list; leave them out for all")
     edges = dict.fromkeys(_wanted_edge(tensor) for tensor in wanted)
     for tensor in wanted:
-        tensor.retain_grad()  # of what is no leaf, from now on
+        tensor.retain_grad()  # of what is not a leaf, from now on
     captured = _run(roots, edges, keep=keep, create_graph=create_graph, accumulates=False)
     for (node, _), gradient in captured.items():
         if gradient is not None and isinstance(node, AccumulateGrad):

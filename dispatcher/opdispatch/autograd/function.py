@@ -112,7 +112,7 @@ class Function:
         if any(isinstance(getattr(each, "array", None), LevelArray) for each in args):
             raise TransformError(
                 f"{cls.__name__}.apply cannot be called in a function that is transformed: its "
-                "backward is no operator",
+                "backward is not an operator",
                 hint="register an operator, with register_autograd and register_vmap",
             )
         needs = tuple(isinstance(each, Variable) and each.requires_grad for each in args)

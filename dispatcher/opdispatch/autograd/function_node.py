@@ -95,7 +95,9 @@ class FunctionNode(Node):
                     "None"
                 )
             if not self._are_tensors[place]:
-                raise self._error(f"returned a gradient for argument {place}, which is no tensor")
+                raise self._error(
+                    f"returned a gradient for argument {place}, which is not a tensor"
+                )
         return found
 
     def _error(self, message: str) -> AutogradError:
@@ -134,5 +136,5 @@ class DelayedError(Node):
 
 
 def _made_like(result: Any) -> Any:
-    """Return the facts from which zeros like a result are made; None if it is no Variable."""
+    """Return the facts from which zeros like a result are made; None if it is not a Variable."""
     return facts_of(result) if isinstance(result, Variable) else None

@@ -17,7 +17,7 @@ from opdispatch.local_state.grad_mode import is_grad_enabled
 
 
 class RetainedGrad(LastHook):
-    """The hook of ``retain_grad``: adds to ``grad`` of a tensor that is no leaf."""
+    """The hook of ``retain_grad``: adds to ``grad`` of a tensor that is not a leaf."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = weakref.ref(tensor)

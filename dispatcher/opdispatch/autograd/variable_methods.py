@@ -121,7 +121,7 @@ class VariableMethods(Variable):
         return version_of(self)
 
     def retain_grad(self) -> None:
-        """Add to ``grad`` in ``backward`` also for this tensor, which is no leaf.
+        """Add to ``grad`` in ``backward`` also for this tensor, which is not a leaf.
 
         It is the gradient that hooks have left. Raises AutogradError.
         """
@@ -136,7 +136,7 @@ class VariableMethods(Variable):
 
     @property
     def retains_grad(self) -> bool:
-        """Whether ``retain_grad`` was called of a tensor that is no leaf."""
+        """Whether ``retain_grad`` was called on a tensor that is not a leaf."""
         return self.autograd_meta is not None and self.autograd_meta.retained is not None
 
     def register_hook(self, hook: Hook) -> HookHandle:
@@ -162,7 +162,7 @@ class VariableMethods(Variable):
         node, _ = edge
         if not isinstance(node, AccumulateGrad):
             raise AutogradError(
-                "a hook for what was added up was given to a tensor that is no leaf, made by "
+                "a hook for what was added up was given to a tensor that is not a leaf, made by "
                 f"{node}",
                 hint="use register_hook",
             )

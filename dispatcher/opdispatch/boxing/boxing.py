@@ -126,7 +126,7 @@ def leave_out_defaults(defaults: Sequence[Any], values: Sequence[Any]) -> list[A
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    # Equal values of different types are different: 1 is no default for True, nor 1.0 for 1.
+    # Equal values of different types are different: 1 is not a default for True, nor 1.0 for 1.
     return default is not NO_DEFAULT and type(value) is type(default) and bool(value == default)
 
 

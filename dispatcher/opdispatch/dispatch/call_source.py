@@ -16,7 +16,7 @@ For ``(Tensor x, int n=1) -> Tensor`` it is, except for the order of a few lines
             elif x is a plain tensor:
                 _k = _calls.recorded if x.requires_grad_flag else _calls.tensors
             else:
-                _b = key bits of x              # KeyError, if it is no tensor
+                _b = key bits of x              # KeyError, if it is not a tensor
                 _k = _calls[_b]                 # KeyError, if it is the first call of its kind
         except _errors:
             _k = None

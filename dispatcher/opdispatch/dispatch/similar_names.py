@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 # Comparing with more names would take too long.
 _MOST_COMPARED = 1000
-# For a longer name, a similar one is no help.
+# For a longer name, a similar one is not a help.
 _LONGEST = 200
 # In a large registry, so many characters after the namespace have to be right.
 _BEGINNING = 2

@@ -7,7 +7,7 @@
     │   ├── SchemaMismatchError          two registrations disagree on a signature
     │   ├── DispatchKeyError             no such dispatch key, or not one for this purpose
     │   ├── LibraryError                 a library cannot be of that kind or name (also ValueError)
-    │   └── KernelTypeError              a registered object is no kernel (also a TypeError)
+    │   └── KernelTypeError              a registered object is not a kernel (also a TypeError)
     ├── OperatorNotFoundError            it is not defined (also an AttributeError)
     ├── ArgumentError                    the arguments do not fit (also Type- and RuntimeError)
     │   └── ScalarRangeError             no element can be that number (also an OverflowError)

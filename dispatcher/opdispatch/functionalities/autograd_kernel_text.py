@@ -39,7 +39,7 @@ TELL = "if _watched: _note_recorded(_node)"
 
 
 def history_of(result: str, number: str) -> list[str]:
-    """Return the lines of ``set_history`` for a plain tensor that is no argument.
+    """Return the lines of ``set_history`` for a plain tensor that is not an argument.
 
     The result of that name and number. The last line is of a block in which it can have gradients.
     """
@@ -148,7 +148,7 @@ class AutogradKernelText(LayerText):
         return f"({''.join(f'{star[n]}{self._values(n)}, ' for n in places)})"
 
     def is_other(self, result: str) -> str:
-        """Return an expression for whether a result is no plain tensor, or one of the arguments."""
+        """Return an expression for whether a result is an argument, or not a plain tensor."""
         tests = [f"_type({result}) is not _Tensor"]
         for place, argument in enumerate(self.arguments):
             if has_tensors(argument.type) and self.is_list(place):

@@ -160,7 +160,9 @@ class RegisteredNode(Node):
                         "None"
                     )
                 if one is not None and self.facts[place] is None and not self._is_tensor(argument):
-                    raise self._error(f"returned a gradient for {argument!r}, which is no tensor")
+                    raise self._error(
+                        f"returned a gradient for {argument!r}, which is not a tensor"
+                    )
                 flat.append(one)
         return flat
 

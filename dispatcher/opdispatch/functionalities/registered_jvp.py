@@ -101,7 +101,7 @@ class RegisteredRule(ForwardRule):
         if not isinstance(tangent, Tensor):
             raise self._error(f"{type(tangent).__name__}; expected a Tensor or None")
         if not is_tensor(result):
-            raise self._error("a tangent for a result that is no tensor")
+            raise self._error("a tangent for a result that is not a tensor")
         if tuple(tangent.shape) != tuple(result.shape) or tangent.dtype != result.dtype:
             raise self._error(
                 f"a tangent of shape {list(tangent.shape)} and dtype {tangent.dtype} for a result "

@@ -291,7 +291,7 @@ def is_included_in_alias(key: DispatchKey, alias: DispatchKey) -> bool:
 def get_backend_key_set_from_autograd(key: DispatchKey) -> DispatchKeySet:
     """Return the backend keys whose autograd key is ``key``.
 
-    Empty for keys that are no Autograd keys, and for AutogradHIP, AutogradVE and AutogradMTIA,
+    Empty for keys that are not Autograd keys, and for AutogradHIP, AutogradVE and AutogradMTIA,
     as in PyTorch (``c10::getBackendKeySetFromAutograd``).
     """
     if key is _K.AutogradOther:

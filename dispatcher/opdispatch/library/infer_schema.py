@@ -122,7 +122,7 @@ def _mutated_names(
     missing = sorted(names - set(signature.parameters))
     if missing:
         listed = ", ".join(map(repr, missing))
-        raise _error(fn, signature, f"mutates_args has {listed}, which are no parameters of it")
+        raise _error(fn, signature, f"mutates_args has {listed}, which are not parameters of it")
     return names
 
 

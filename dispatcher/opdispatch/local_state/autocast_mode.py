@@ -96,7 +96,7 @@ def dtype_to_cast_to(dtype: Any) -> np.dtype[Any]:
         found = np.dtype(object)
     if not is_numeric(found):
         raise ArgumentError(
-            f"autocast cannot cast to {dtype!r}, which is no dtype of numbers", argument="dtype"
+            f"autocast cannot cast to {dtype!r}, which is not a numeric dtype", argument="dtype"
         )
     return found
 

@@ -48,7 +48,7 @@ class EventList(list[FunctionEventAvg]):
     ) -> str:
         """Return the list as a table in PyTorch's columns, the largest of ``sort_by`` first.
 
-        Raises ArgumentError if ``sort_by`` is no number of a row.
+        Raises ArgumentError if ``sort_by`` is not one of the numbers of a row.
         """
         return format_table(self, self.dropped, sort_by, row_limit, max_name_column_width)
 

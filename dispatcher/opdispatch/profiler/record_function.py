@@ -15,7 +15,7 @@ from opdispatch.local_state.observed_range import ObservedRange
 class record_function(ModeDecorator):  # noqa: N801 - PyTorch's name
     """A ``with`` block, or a function that it decorates, as an event of this name.
 
-    Does nothing where no profile is on. Raises ArgumentError for a name that is no text.
+    Does nothing where no profile is on. Raises ArgumentError for a name that is not a string.
     """
 
     def __init__(self, name: str) -> None:

@@ -142,7 +142,7 @@ def _have_one_place(new: Argument, old: Argument) -> bool:
 def is_subtype(sub: SchemaType, base: SchemaType) -> bool:
     """Return whether every value of the plain type ``sub`` is one of ``base``, as PyTorch sees it.
 
-    Lists must be equal: one that takes more may be written to. A bool is no Scalar.
+    Lists must be equal: one that takes more may be written to. A bool is not a Scalar.
     """
     if base is ANY or sub == base:
         return True

@@ -19,7 +19,7 @@ R = TypeVar("R")
 END: Final = ""
 NEWLINE: Final = "\n"
 
-# The words that are no identifiers, which includes the statements of TorchScript.
+# The words that are not identifiers, which includes the statements of TorchScript.
 KEYWORDS: Final = frozenset(
     {
         *("def", "if", "else", "elif", "while", "return", "is", "True", "False", "None", "and"),
@@ -34,7 +34,7 @@ _NUMBER = (
     r"(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?"
     r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)j?"
 )
-# Three quotes may span lines. One that is not closed is no token at all, not an empty string
+# Three quotes may span lines. One that is not closed is not a token at all, not an empty string
 # and another quote.
 _STRING = "|".join(
     rf"{q}{q}{q}(?:(?!{q}{q}{q})(?:\\[\s\S]|[^\\]))*{q}{q}{q}|{q}(?!{q}{q})(?:\\[\s\S]|[^{q}\\\n])*{q}"

@@ -61,7 +61,7 @@ _TAKES_NONE = frozenset({TENSOR, GENERATOR, QUANTIZER})
 def parse_schema(text: str, *, allow_typevars: bool = True, namespace: str = "") -> FunctionSchema:
     """Parse a schema. A name without a namespace is one of ``namespace``.
 
-    With ``allow_typevars=False``, as in ``Library.define``, lower-case words that are no types
+    With ``allow_typevars=False``, as in ``Library.define``, lower-case words that are not types
     are errors instead of type variables, except in the namespaces ``aten`` and ``prim``.
     Raises SchemaError, which shows the text, the column and what was expected there.
     """

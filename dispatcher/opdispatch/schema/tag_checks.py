@@ -40,7 +40,7 @@ def _why_not_out(schema: FunctionSchema) -> str:
         if not each.kwarg_only:
             return f"writes to {each.name!r}, which is not keyword-only"
         if each.type != TENSOR:
-            return f"writes to {each.name!r}, which is no Tensor"
+            return f"writes to {each.name!r}, which is not a Tensor"
     return _why_not_returned(schema, written)
 
 

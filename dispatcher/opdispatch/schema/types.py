@@ -66,7 +66,7 @@ class BasicType(SchemaType):
 
 @dataclass(frozen=True, slots=True)
 class TypeVariable(SchemaType):
-    """A type variable: a lower-case name that is no type, such as ``t``. Any value fits.
+    """A type variable: a lower-case name that is not a type, such as ``t``. Any value fits.
 
     As in PyTorch, type variables are equal whatever their names are.
     """

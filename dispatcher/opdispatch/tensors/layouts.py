@@ -215,7 +215,7 @@ class TensorLayouts:
     def to_padded_tensor(self, padding: float) -> Self:
         """Return a dense tensor of a nested one's components, each as long as the longest.
 
-        Raises ArgumentError for a padding that is no number of its dtype, and DeviceMemoryError.
+        Raises ArgumentError for a padding that is not a number of its dtype, and DeviceMemoryError.
         """
         self._require("to_padded_tensor", NESTED)
         return self._of(self.array.to_padded(padding))

@@ -55,7 +55,7 @@ class TensorNames:
 
         ``rename("N", "C")`` names every dimension, with ``...`` for those that keep theirs;
         ``rename(N="batch")`` those of these names. It is part of the same graph. Raises
-        ArgumentError for what are no names, two that are equal, or not one for each dimension.
+        ArgumentError for what are not names, two that are equal, or not one for each dimension.
         """
         chosen = self._chosen(names, renamed)
         _check(chosen, self.ndim)

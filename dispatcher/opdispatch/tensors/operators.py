@@ -183,8 +183,8 @@ def _on_host(array: Any) -> Any:
     if (layout := find_layout(type(array))) is not None:
         if None in array.shape or math.prod(array.shape) != 1:
             raise ArgumentError(
-                f"a {layout.name} tensor of shape {list(array.shape)} is no number and no list of "
-                "numbers"
+                f"a {layout.name} tensor of shape {list(array.shape)} is neither a number nor a "
+                "list of numbers"
             )
         array = layout.to_dense(array)
     backend = None if isinstance(array, MetaArray) else find_backend(type(array))

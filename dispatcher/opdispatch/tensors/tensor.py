@@ -119,8 +119,8 @@ class Tensor(
     follow from the array's backend and layout. It is an array of the array API standard: its
     operators call those of the library ``array``. NumPy's functions take a tensor for the array
     that it is, and give plain arrays. ``names`` are those of its dimensions: see ``rename``. Raises
-    TypeError if ``array`` is no array, DeviceError if its elements cannot be had, and ArgumentError
-    for names that do not fit.
+    TypeError if ``array`` is not an array, DeviceError if its elements cannot be read, and
+    ArgumentError for names that do not fit.
     """
 
     def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:

@@ -86,7 +86,8 @@ def _source(graph: GraphData, tree: Any) -> str:
         case float() | complex():
             return f"{type(tree).__name__}({str(tree)!r})" if _is_unusual(tree) else repr(tree)
     raise GraphError(
-        f"{graph.name} has an argument of type {type(tree).__name__}, which is no part of a program"
+        f"{graph.name} has an argument of type {type(tree).__name__}, which cannot be part of a "
+        "program"
     )
 
 

@@ -84,14 +84,14 @@ def load_graph(file: File) -> Graph:
             try:
                 document = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise GraphError(f"{_GRAPH} is no JSON: {error}") from None
+                raise GraphError(f"{_GRAPH} is not JSON: {error}") from None
             return graph_from_json(
                 document, lambda number, told: _constant(archive, members, number, told)
             )
     except OpdispatchError:
         raise
     except _DAMAGES as error:
-        raise GraphError(f"the file is no graph, or is damaged: {error}") from None
+        raise GraphError(f"the file is not a graph, or is damaged: {error}") from None
 
 
 def _array_of(graph: Graph, constant: Constant) -> np.ndarray[Any, Any]:

@@ -265,7 +265,7 @@ class _Reader:
         found = {}
         for each in content:
             if not isinstance(each, list) or len(each) != 2:
-                raise _refusal(at, "has a dict with an entry that is no pair")
+                raise _refusal(at, "has a dict with an entry that is not a pair")
             key = self._tree(each[0], at, level + 1)
             if not isinstance(key, str | int | float | bool | None):
                 raise _refusal(at, f"has a dict with a key of type {type(key).__name__}")
@@ -328,17 +328,17 @@ class _Reader:
 
     def _text(self, message: Any, at: str) -> str:
         if not isinstance(message, str):
-            raise _refusal(at, f"is no text: {_shown(message)}")
+            raise _refusal(at, f"is not a string: {_shown(message)}")
         return message
 
     def _list(self, message: Any, at: str) -> list[Any]:
         if not isinstance(message, list):
-            raise _refusal(at, f"is no list: {_shown(message)}")
+            raise _refusal(at, f"is not a list: {_shown(message)}")
         return message
 
     def _dict(self, message: Any, at: str) -> dict[str, Any]:
         if not isinstance(message, dict):
-            raise _refusal(at, f"is no object: {_shown(message)}")
+            raise _refusal(at, f"is not an object: {_shown(message)}")
         return message
 
 

@@ -145,8 +145,8 @@ class GraphRecorder:
         for value in node.written:
             if value.source is Source.CONSTANT:
                 warn_of_trace(
-                    f"{operator} writes to a tensor that is no input of the graph and no result in "
-                    "it: the graph writes to that very tensor each time that it runs"
+                    f"{operator} writes to a tensor that is neither an input of the graph nor a "
+                    "result in it: the graph writes to that very tensor each time that it runs"
                 )
         if _has_number(node.returns) and any(node.uses):
             warn_of_trace(

@@ -173,5 +173,5 @@ def _layout_of(tensor: Any) -> str:
 
 
 def _device_of(tensor: Any) -> str:
-    device = getattr(tensor, "device", None)  # a CuPy array's is no text
+    device = getattr(tensor, "device", None)  # a CuPy array's is not a string
     return device if isinstance(device, str) else device_of(tensor)

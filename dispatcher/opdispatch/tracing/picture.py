@@ -92,7 +92,7 @@ def _lines(graph: GraphData, node: Node) -> tuple[str, ...]:
 
 
 def _short(graph: GraphData, given: Any) -> str:
-    """Format an argument that is no tensor."""
+    """Format an argument that is not a tensor."""
     return "" if any(values_in(given)) else format_value(graph, given)
 
 

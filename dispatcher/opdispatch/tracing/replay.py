@@ -10,7 +10,7 @@ For ``%exp = array::exp(%x)`` and ``%add = array::add.Scalar(%exp, 1)`` it is::
         del n0
         return n1
 
-All names are ours, and what is no value is handed in: nothing of a graph becomes text.
+All names are ours, and what is not a value is handed in: nothing of a graph becomes text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compile_replay(graph: GraphData) -> Replay:
 
 
 class _ReplaySource:
-    """The text of one function. ``given`` is what it refers to that is no value."""
+    """The text of one function. ``given`` is what it refers to other than values."""
 
     def __init__(self, graph: GraphData) -> None:
         self.given: list[Any] = []

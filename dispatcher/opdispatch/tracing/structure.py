@@ -22,7 +22,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """Yield the leaves: values that are no list, tuple or dict, in order."""
+    """Yield the leaves: values that are not lists, tuples or dicts, in order."""
     if isinstance(tree, list | tuple):
         for each in tree:
             yield from leaves(each)

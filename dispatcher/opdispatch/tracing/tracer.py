@@ -219,7 +219,7 @@ def _as_tensor(leaf: Any) -> Any:
 
 @contextmanager
 def _fresh_autocast_cache() -> Iterator[None]:
-    """Use an empty autocast cache in the block: an earlier cast is no call of it."""
+    """Use an empty autocast cache in the block: an earlier cast is not one of its calls."""
     state = AUTOCAST_STATE.get()
     token = AUTOCAST_STATE.set(state if state.cache is None else state._replace(cache={}))
     try:

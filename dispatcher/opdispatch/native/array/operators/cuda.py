@@ -27,7 +27,7 @@ from opdispatch.native.array.operators.half_precision import (
 from opdispatch.native.array.operators.kernels import make_kernel
 
 _INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice
-# How large their results are is said by an argument that is no array.
+# How large their results are is said by an argument that is not an array.
 _ENLARGING = (
     *("broadcast_to", "repeat", "tile", "fft_fft", "fft_fftn", "fft_hfft", "fft_ifft", "fft_ifftn"),
     *("fft_ihfft", "fft_irfft", "fft_irfftn", "fft_rfft", "fft_rfftn"),
