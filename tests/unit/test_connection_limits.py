@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import select
 import socket
@@ -15,13 +16,14 @@ import pytest
 
 from opdispatch_server.daemon.monitoring import server as http_server
 from opdispatch_server.daemon.monitoring.server import HttpServer, bind_http
-from opdispatch_server.serving import connection_limits, handshake_pace
+from opdispatch_server.serving import connection_limits, handshake_pace, listeners
 from opdispatch_server.serving.connection_limits import (
     LimitedListener,
     most_connections,
     public_server_options,
     shorten_accept_queue,
 )
+from opdispatch_server.serving.handshake_pace import HandshakePace
 from opdispatch_server.serving.listeners import bind
 from opdispatch_server.serving.server_certificates import ServerCertificates
 from opdispatch_wire.asyncio_grpc import asyncio_server
@@ -124,6 +126,9 @@ def test_grpc_port_is_shut_for_a_moment_by_too_many_handshakes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     later: list[Callable[[], None]] = []
+    now = [0.0]
+    pace = functools.partial(HandshakePace, clock=lambda: now[0])
+    monkeypatch.setattr(listeners, "HandshakePace", pace)
     monkeypatch.setattr(handshake_pace, "AT_ONCE", 2)
     monkeypatch.setattr(handshake_pace, "HANDSHAKES_PER_CHECK", 1)
     monkeypatch.setattr(handshake_pace, "PER_SECOND", 1e-3)  # none while this test runs
@@ -143,6 +148,7 @@ def test_grpc_port_is_shut_for_a_moment_by_too_many_handshakes(
                 another.connect_ex(("127.0.0.1", port))
                 assert not _is_connected(another)
                 [open_again] = later
+                now[0] += 1e6  # the longest time that a port is shut
                 open_again()
                 # The system tries again.
                 assert select.select([], [another], [], LONGEST_WAIT)[1]
