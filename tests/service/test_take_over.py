@@ -119,21 +119,27 @@ def test_calls_go_on_while_one_daemon_after_the_other_takes_over(
             if lane != "grpc":
                 assert session.ops.writes.add_(np.zeros(2), 1.0).tolist() == [1, 1]
 
-        starts = []
+        rounds_of: list[tuple[float, float]] = []  # when each began, and its daemon was ready
         with under_load(call, threads=3) as answered:
             for number in range(1, rounds + 1):
                 begun = time.monotonic()
                 after = start_daemon("--take-over", workers=1)
-                starts.append(time.monotonic() - begun)
+                rounds_of.append((begun, time.monotonic()))
                 assert daemon.wait() == 0
                 assert session.refresh_server_info().pid == after.process.pid
                 session.load(write_library("const", constant(number)))
                 assert session.ops.const.get(X) == number
                 daemon = after
-        gap = largest_gap(answered)
-        print(f"{lane}: {len(answered)} rounds of calls, largest gap {gap * 1000:.0f} ms")
-        # A restart leaves a gap of a whole start at least, on any machine.
-        assert gap < sum(starts) / len(starts)
+        ends = [*(begun for begun, _ in rounds_of[1:]), time.monotonic()]
+        gaps = [
+            largest_gap([begun, *(at for at in answered if begun <= at <= end), end])
+            for (begun, _), end in zip(rounds_of, ends, strict=True)
+        ]
+        print(f"{lane}: {len(answered)} rounds of calls, largest gap {max(gaps) * 1000:.0f} ms")
+        # A restart leaves a gap of a whole start at least, in every round. A busy machine may
+        # hold everything up for as long, but not in most of them.
+        starts = [ready - begun for begun, ready in rounds_of]
+        assert sum(gap < start for gap, start in zip(gaps, starts, strict=True)) > rounds / 2
         assert session.lane == lane
 
 
