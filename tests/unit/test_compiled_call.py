@@ -384,3 +384,32 @@ def test_memory_does_not_grow_with_the_key_sets_of_callers():
         op.redispatch(DispatchKeySet(place), X)
     assert len(op._entry.calls) == len(op._entry.redispatches) == 256
     assert op(X) is X
+
+
+def test_a_call_that_writes_counts_one_version_whatever_its_kernel_does():
+    with Library("counted", "DEF", dispatcher=(dispatcher := Dispatcher())) as library:
+        library.define("once_(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+        library.impl("once_", lambda x, y: x, "CPU")
+        library.define("itself_(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+
+        def write(x, y):
+            x[...] = y
+            return x
+
+        library.impl("itself_", write, "CPU")
+        library.define("fails_(Tensor(a!) x, Tensor y) -> Tensor(a!)")
+        library.impl("fails_", lambda x, y: 1 / 0, "CPU")
+        ops = Ops(dispatcher).counted
+        x = Tensor(np.ones(2))
+        view = x[:]
+        for number, name in enumerate(["once_", "itself_"] * 3, start=1):
+            assert getattr(ops, name)(view, x) is view
+            assert (x._version, view._version) == (number, number)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                ops.fails_(x, view)
+        assert x._version == 6
+        leaf = Tensor(np.ones(2), requires_grad=True)
+        made = leaf * 2
+        ops.once_(made, x)
+        assert (made._version, type(made.grad_fn).__name__) == (1, "NotImplementedNode")

@@ -72,8 +72,7 @@ def test_a_call_enters_its_entry_point_and_its_kernel(operators, name, given, wa
     packet = getattr(operators.kinds, name)
     args, named = kind.arguments(MAKERS[given], "float32", by_name=way == "keywords")
     found = entered(packet if way == "packet" else packet.default, args, named)
-    counting = ["_make.<locals>._kernel"] if kind.writes and given == "tensors" else []
-    assert found[1:-1] == counting
+    assert len(found) == 2
     assert found[0] == "__call__"
     assert found[-1].endswith("<lambda>")
 

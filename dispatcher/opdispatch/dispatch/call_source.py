@@ -33,6 +33,7 @@ import keyword
 from collections.abc import Sequence
 from typing import Any
 
+from opdispatch.autograd.variable import counter_of
 from opdispatch.boxing.named_results import result_class, result_names
 from opdispatch.dispatch.argument_source import (
     IS_TENSOR,
@@ -66,6 +67,7 @@ class CallSource:
             "_DEFAULT": DEFAULT_STATE,
             "_given": _given,
             "_none": NO_CALLS,
+            "_counter_of": counter_of,
         }
         # A schema may use Python's keywords, generated names, or one name twice: such an argument
         # gets a generated name, by which no caller can pass it. See `_parameters`.
@@ -140,7 +142,7 @@ class CallSource:
         return [
             *find,
             f"if _k is None: {otherwise}",
-            f"_r = _k({self._arguments([each.value for each in self.arguments])})",
+            *self._call(),
             *self._returns(as_tuple=as_tuple),
         ]
 
@@ -185,7 +187,7 @@ class CallSource:
             *(line for each in self.arguments for line in each.take()),
             *self._find_kernel_if_sure(otherwise),
             f"if _k is None: {unknown}",
-            f"_r = _k({self._arguments([each.value for each in self.arguments])})",
+            *self._call(),
             *self._returns(),
         ]
         before = "".join(f", {name}=_M" for name in positional)
@@ -291,8 +293,7 @@ class CallSource:
             # context.
             "    if _k is None:",
             f"        {fallback}",
-            f"    _r = _k({self._arguments([each.value for each in self.arguments])})",
-            *(f"    {line}" for line in self._returns()),
+            *(f"    {line}" for line in (*self._call(counts=reads_bits), *self._returns())),
         ]
         return "\n".join(lines) + "\n"
 
@@ -317,10 +318,7 @@ class CallSource:
     def _find_by_bits(self, others: list[str]) -> list[str]:
         """Return lines that set ``_k``, by ``others`` unless all tensors are arrays or plain."""
         arguments = self.dispatching
-        # At least one tensor is certainly there, so that the bits are those of arrays, or tensors.
-        is_usual = arguments and all(each.is_usual for each in arguments)
-        has_generators = any(each.add_bits_of_generator() for each in self.arguments)
-        if not is_usual or arguments[0].may_be_nothing or has_generators:
+        if not self._is_usual:
             return [_FIND_CALLS, *others]
         needs = " or ".join(each.needs_gradient() for each in arguments)
         first = arguments[0]
@@ -329,11 +327,48 @@ class CallSource:
         return [
             _FIND_CALLS,
             *(line for each in arguments for line in each.sort_list()),
+            *(["_n = None"] if self._counted else ()),
             f"if {are_arrays}: _k = _calls.arrays",
+            *self._find_counted(are_tensors, needs),
             f"elif {are_tensors}: _k = _calls.recorded if {needs} else _calls.tensors",
             "else:",
             *(f"    {line}" for line in others),
         ]
+
+    @property
+    def _is_usual(self) -> bool:
+        """Whether types of arguments alone show that all are arrays, or all plain tensors.
+
+        At least one of them is certainly there.
+        """
+        arguments = self.dispatching
+        has_generators = any(each.add_bits_of_generator() for each in self.arguments)
+        are_usual = arguments and all(each.is_usual for each in arguments)
+        return bool(are_usual) and not arguments[0].may_be_nothing and not has_generators
+
+    @property
+    def _counted(self) -> str:
+        """Name of the only argument that is written to, for ``Calls.counted``; otherwise ""."""
+        written = [each for each in self.arguments if each.argument.is_write]
+        is_one = len(written) == 1 and written[0].kind is TENSOR and self._is_usual
+        return written[0].value if is_one else ""
+
+    def _find_counted(self, are_tensors: str, needs: str) -> list[str]:
+        """Return lines that set ``_k`` to ``Calls.counted``, and read the version before."""
+        if not (name := self._counted):
+            return []
+        return [
+            f"elif {are_tensors} and (_k := _calls.counted) is not None and not ({needs}):",
+            f"    if (_m := {name}.autograd_meta) is None or (_n := _m.counter) is None:",
+            f"        _n = _counter_of({name})",
+            "    _w = _n.value",
+        ]
+
+    def _call(self, *, counts: bool = True) -> list[str]:
+        """Return the lines that call ``_k``, and count up a version that it left as it was."""
+        count = "if _n is not None and _n.value == _w: _n.value += 1"
+        call = f"_r = _k({self._arguments([each.value for each in self.arguments])})"
+        return [call, count] if counts and self._counted else [call]
 
     def _set_bits(self) -> list[str]:
         """Return lines that set ``_b`` to the key bits of the tensors."""

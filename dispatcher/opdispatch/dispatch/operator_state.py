@@ -58,11 +58,13 @@ class Calls(dict[int, Callable[..., Any]]):
     until first used.
     """
 
-    __slots__ = ("arrays", "recorded", "tensors")
+    __slots__ = ("arrays", "counted", "recorded", "tensors")
 
     def __init__(self) -> None:
         self.arrays: Callable[..., Any] | None = None
         self.tensors: Callable[..., Any] | None = None
+        self.counted: Callable[..., Any] | None = None
+        """Kernel below ``tensors``, if that only counts up the version of one argument."""
         self.recorded: Callable[..., Any] | None = None
 
     def remember(self, bits: int, call: Callable[..., Any]) -> None:
@@ -70,7 +72,7 @@ class Calls(dict[int, Callable[..., Any]]):
         if bits == CPU_BITS:
             self.arrays = call
         elif bits == TENSOR_BITS:
-            self.tensors = call
+            self.tensors, self.counted = call, getattr(call, "counted", None)
         elif bits == TENSOR_BITS | NEEDS_GRADIENT:
             self.recorded = call
         if len(self) < MEMO_LIMIT:

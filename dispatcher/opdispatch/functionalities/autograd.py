@@ -203,7 +203,7 @@ def _pass_on(
         return kernel
     text = _CountingText(signature.schema, signature.written, always=is_custom)
     title = f"writes of {signature.schema.name}"
-    return text.compile(
+    counting = text.compile(
         title,
         AFTER_AUTOGRAD_KEYSET.__and__,
         _counter_of=counter_of,
@@ -211,6 +211,10 @@ def _pass_on(
         _version_of=version_of,
         _count_writes=_count_writes,
     ).unboxed(op, keys)
+    if not is_custom:
+        below = op.redispatch_function(BELOW[keys.bits]).kernel  # type: ignore[attr-defined]
+        counting.counted = below  # type: ignore[attr-defined]
+    return counting
 
 
 class _CountingText(LayerText):
