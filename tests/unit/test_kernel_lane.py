@@ -25,6 +25,7 @@ from opdispatch_server.worker.execution.kernel_error_log import KernelErrorLog
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.execution.programs import ProgramExecution
 from opdispatch_server.worker.execution.slow_call_log import SlowCallLog
+from opdispatch_server.worker.incoming import direct_calls
 from opdispatch_server.worker.incoming.call_rules import CallRules, DaemonCalls
 from opdispatch_server.worker.incoming.direct_calls import DirectCalls
 from opdispatch_server.worker.incoming.kernel_lane import KernelLane
@@ -142,19 +143,27 @@ def caller(execution: KernelExecution, tmp_path: Path) -> Iterator[BlockingLane]
 
 @pytest.fixture
 def direct_caller(
-    execution: KernelExecution, libraries: InterpreterLibraries, tmp_path: Path
+    execution: KernelExecution,
+    libraries: InterpreterLibraries,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[BlockingLane]:
     """The same, of a client's: its calls are planned, and it shares no memory."""
+    # On a busy machine, the loop may not run in time to show that it does.
+    monkeypatch.setattr(direct_calls, "ATTENTION", LONGEST_WAIT)
     rules = direct_rules(libraries)
-    is_over = threading.Event()
+    is_attending, is_over = threading.Event(), threading.Event()
 
     async def attend() -> None:
         attending = asyncio.create_task(rules.attend(lambda run: asyncio.sleep(0)))
+        await asyncio.sleep(0)
+        is_attending.set()
         await asyncio.to_thread(is_over.wait)
         attending.cancel()
 
     thread = threading.Thread(target=lambda: asyncio.run(attend()))
     thread.start()
+    assert is_attending.wait(LONGEST_WAIT)
     with calling(execution, rules, tmp_path) as caller:
         yield caller
     is_over.set()
