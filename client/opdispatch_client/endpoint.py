@@ -49,7 +49,7 @@ LaneChoice = Literal["auto", "local", "stream", "grpc"]
 
 
 class ThisProcess:
-    """The id of this process, which each call looks at; the system is asked after forks only."""
+    """The id of this process, cached because every call checks it; updated after a fork."""
 
     def __init__(self) -> None:
         self.number = os.getpid()
@@ -60,7 +60,7 @@ class ThisProcess:
 
 
 THIS_PROCESS = ThisProcess()
-"""The only instance: it would outlive any other."""
+"""The only instance: ``os.register_at_fork`` would keep any other alive forever."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def alternating(
     constants, sizes = [], []
     for place in places:
         size = place.end - place.start
-        # An empty part may be at any place: it cuts no constant.
+        # An empty part has no definite offset, so it does not split a constant.
         constants.append(bytes(payload[start : place.start]) if size else b"")
         start = place.end if size else start
         sizes.append(size)

@@ -242,7 +242,7 @@ class RequestLayout:
         """The session that keeps the results; the last leaf is the prefix of their ids."""
         self._constants = constants
         parts = [f"{len(c)}s{size}s" for c, size in zip(constants, (*sizes, 0), strict=True)]
-        # The constants and the leaves in turns, and an empty piece.
+        # Constants and leaves alternate, followed by an empty piece.
         self._unpack = struct.Struct("".join(("<", *parts))).unpack_from
         self._end = end
         self.args = args

@@ -384,7 +384,7 @@ def _steps(request: execution_pb2.CallRequest) -> None:
 
 @pytest.mark.parametrize(
     ("say", "problem"),
-    [(_sources, None), (_steps, r"\$\.keep\.device is of a program with steps")],
+    [(_sources, None), (_steps, r"\$\.keep\.device is set for a program with steps")],
 )
 def test_what_only_the_daemon_says_is_not_believed(
     shared: oc.Session, say: Callable[[execution_pb2.CallRequest], None], problem: str | None

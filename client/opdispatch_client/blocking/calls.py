@@ -292,7 +292,7 @@ class BlockingCalls:
         relayed: RelayedCall | None,
         waiting: WaitingCall | None,
     ) -> None:
-        """Enable cancellation of a call that has begun, and giving it up where it waits."""
+        """Let a call that has begun be cancelled, or given up while its interpreter is busy."""
 
         # These closures refer to no arguments: futures outlive them.
         def cancel() -> None:

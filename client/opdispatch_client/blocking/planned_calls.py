@@ -73,7 +73,7 @@ class GeneralCalls(Protocol):
         relayed: RelayedCall | None,
         waiting: WaitingCall | None,
     ) -> None:
-        """Enable cancellation of a call that has begun, and giving it up where it waits."""
+        """Let a call that has begun be cancelled, or given up while its interpreter is busy."""
 
     def flush(self) -> None:
         """Send the submitted requests that are still buffered."""
@@ -165,8 +165,8 @@ class PlannedCalls:
     def _find_way(self, plan: CallPlan) -> tuple[Way, PeerMemory | None] | None:
         """Return the lane of a call about to be sent, and the memory of its results.
 
-        None means that the plan is not valid now. Results in memory stay readable if the lane has
-        ended since.
+        None means that the plan is not valid now. The memory is returned with the lane because
+        results in it stay readable after the lane has ended.
         """
         way = plan.way
         if way is None or self._endpoint.process != THIS_PROCESS.number:

@@ -53,7 +53,7 @@ UNLOAD = "unload"
 
 
 class Thread(threading.local):
-    """The calling thread: the system is asked for its id once, and in a forked child again."""
+    """The native id of the calling thread, cached; queried again in a forked child."""
 
     def __init__(self) -> None:
         self.native_id = threading.get_native_id()

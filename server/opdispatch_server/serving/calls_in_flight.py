@@ -60,7 +60,7 @@ class CallsInFlight(Generic[Run]):
         self._calls: dict[int, asyncio.Task[None] | AbandonableCall] = {}
         # Callbacks for the ends of calls without a task.
         self._quick_ends: dict[int, Callable[[], None]] = {}
-        # There while it is waited for.
+        # Set to an event only while a task waits for it.
         self._changed: asyncio.Event | None = None
         self._is_full = False
 

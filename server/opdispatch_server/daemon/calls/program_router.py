@@ -120,7 +120,7 @@ class ProgramRouter:
                 copied = sum(remote.homes.values()) if device else 0
                 await remote.check_room(copied + sum(map(_inline_bytes, inputs)))
             elif device:
-                raise WireError("$.keep.device is of a program with steps; expected one without")
+                raise WireError("$.keep.device is set for a program with steps; expected none")
             try:
                 if device and not request.keep.on:
                     session = self._choice.choose_for_device(device, remote)
@@ -229,7 +229,7 @@ class ProgramRouter:
         slots: list[Slot] = []
         try:
             async with queue_deadline(what, context, session):
-                for version in libraries:  # in the order of their load ids
+                for version in libraries:  # by load id: one order for all, or programs deadlock
                     kind = SlotKind.FURTHER if slots else SlotKind.FIRST
                     if len(libraries) == 1:
                         kind = SlotKind.ONLY

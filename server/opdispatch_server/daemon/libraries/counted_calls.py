@@ -10,7 +10,7 @@ class CountedCalls:
 
     def __init__(self) -> None:
         self.calls_in_flight = 0
-        # There while it is waited for.
+        # Set to an event only while a task waits for it.
         self._idle: asyncio.Event | None = None
 
     def begin_call(self) -> None:

@@ -130,7 +130,7 @@ class DirectKeeps:
         self, holder: ValueHolder, home: InterpreterSession, grant: Grant, question: Question
     ) -> None:
         async with grant.asking:
-            grant.next = None  # what is asked for from now on may come too late for this question
+            grant.next = None  # first: later requests may come too late for this question
             # A question posted after the release of all of a client's values would open its
             # account in the interpreter again.
             if holder.grants.get(home) is not grant:

@@ -36,11 +36,12 @@ LOG = logging.getLogger("opdispatch.interpreter")
 PATIENCE = 60.0
 """Seconds after which a reader counts as gone."""
 MOST_LEASES = 256
+"""Most leases at a time; values beyond them are sent through host memory."""
 LEASE_BYTES = 16
 
 
 class DeviceExports:
-    """The leases. Any thread may use it. ``_lock`` protects ``_leases``, the oldest first."""
+    """The leases of one interpreter. Thread-safe: ``_lock`` guards ``_leases``, oldest first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
