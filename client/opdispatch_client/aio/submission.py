@@ -129,9 +129,9 @@ class AsyncSubmission:
             options.remote and any(map(is_traced, given))
         ):
             raise ArgumentError(
-                f"{operator} was called within a trace with remote tensors of an asyncio session, "
-                "or to give one: they are no tensors of this process, and no graph has them",
-                hint="trace with a blocking session, or with values that come back",
+                f"{operator} takes or returns remote tensors of an asyncio session within a trace: "
+                "graphs cannot refer to them",
+                hint="trace with a blocking session, or without remote=True",
             )
         return record_awaited(operator, args, kwargs, call)
 

@@ -168,7 +168,7 @@ def _members_of(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             )
     size, total = archive.fp.seek(0, os.SEEK_END), sum(each.file_size for each in members)
     if total > size:
-        raise GraphError(f"the file has {size} bytes, and members of {total}: it is no graph's")
+        raise GraphError(f"the file has {size} bytes, and its members claim {total}")
     return {each.filename: each for each in members}
 
 
