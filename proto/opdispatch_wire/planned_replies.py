@@ -204,6 +204,7 @@ class ReplyLayout:
         "_size",
         "_templates",
         "_unpack",
+        "interpreter",
         "shared",
     )
 
@@ -216,7 +217,10 @@ class ReplyLayout:
         templates: list[Any],
         names: tuple[str, ...],
         makers: Sequence[tuple[int, Callable[[bytes], Any]]] = (),
+        interpreter: str = "",
     ) -> None:
+        self.interpreter = interpreter
+        """The name of the interpreter that ran the calls."""
         self._makers = makers
         self._places = [(each.start, each.decode) for each in places]
         self.shared = shared_places(places)
@@ -267,6 +271,7 @@ class ReplyLayout:
             templates,
             names if len(names) == len(templates) else (),
             [(i, make_kept(remote)) for i, remote in kept] if make_kept is not None else (),
+            reply.interpreter,
         )
 
     def read(

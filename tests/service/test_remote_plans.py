@@ -83,7 +83,7 @@ def test_remote_arguments_give_what_the_daemons_way_gives(
                 operator, args = call(*there)
                 other = outcome(lambda: general.call(f"math::{operator}", *args))  # noqa: B023
                 assert mine == late == other, name
-            assert len(numbers) == before + 2 or not array.ndim, name
+            assert len(numbers) == before + 3 or not array.ndim, name
             x.close()
             y.close()
     assert nothing_is_kept(math)
@@ -132,6 +132,32 @@ def test_a_value_that_has_moved_is_used_where_it_is(
     assert numbers
     assert kept(math) == {"worker-1": (1, 32)}
     assert stores(math, "worker-1", 1)
+
+
+@pytest.mark.parametrize("how", ["call", "submit"])
+def test_plan_through_the_daemon_says_where_a_value_has_moved(
+    shared_daemon: RunningDaemon,
+    math: oc.Session,
+    write_library: WriteLibrary,
+    numbers: list[int],
+    how: str,
+):
+    math.load(write_library("more", MORE), on="worker-2")
+    one = np.ones(4)
+    with shared_daemon.connect(direct=False) as session:
+        for n in range(6):
+            x = session.put(np.full(4, float(n)), on="worker-1")
+            before = len(numbers)
+            result = getattr(session, how)("more::mul", x, one)
+            if how == "submit":
+                result = result.result()
+            assert result.tolist() == [n] * 4
+            assert x.interpreter == "worker-2"
+            # The next call finds it there, as its plan says.
+            assert session.call("more::mul", x, x).tolist() == [n * n] * 4
+            x.close()
+        assert len(numbers) == before + 2
+        assert session.check_invariants() == []
 
 
 def test_values_of_two_interpreters_meet_in_one(

@@ -96,7 +96,7 @@ class DaemonCalls:
         except OSError as error:  # TimeoutError and LaneClosedError among them
             outcome = error
         if type(outcome) is tuple:
-            return outcome[0]
+            return plan.result_of(outcome, planned)
         attempt = CallAttempt(planned.call(operator, retry=self._endpoint.retry), self._endpoint)
         attempt.deadline = deadline
         try:

@@ -293,7 +293,7 @@ class PlannedCalls:
 
         def on_done(result: Any) -> None:
             if type(result) is tuple:
-                future.succeed(result[0])
+                future.succeed(plan.result_of(result, planned))
                 return
             call = planned.call(operator, retry=self._endpoint.retry)
             call.hold()

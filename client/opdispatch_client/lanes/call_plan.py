@@ -30,7 +30,7 @@ from opdispatch_client.lanes.direct_way import DirectWay
 from opdispatch_client.lanes.waiting_calls import may_move
 from opdispatch_client.operator_call import Call, OperatorCall
 from opdispatch_client.planned_keep import NewValue, PlannedKeep
-from opdispatch_client.remote_value import held_ids, remote_from_proto
+from opdispatch_client.remote_value import held_ids, note_interpreter, remote_from_proto
 from opdispatch_wire import trace_context
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.planned_calls import LONGEST
@@ -128,6 +128,7 @@ class CallPlan:
         "alone",
         "form",
         "moves",
+        "moves_values",
         "shape",
         "shares",
         "size",
@@ -141,6 +142,7 @@ class CallPlan:
         way: DirectWay[Any] | None,
         *,
         moves: bool,
+        moves_values: bool = False,
         new: NewValue | None = None,
     ) -> None:
         self.form = form
@@ -154,6 +156,8 @@ class CallPlan:
         """The direct way of the call that left the plan; None if it went through the daemon."""
         self.moves = moves
         """Whether a call may run twice; see ``may_move``."""
+        self.moves_values = moves_values
+        """Whether a call may move remote tensors: see ``result_of``."""
         self.shares = bool(form.shared)
         """Whether tensors of a call, or of the last reply, are in shared memory."""
         self.alone: CallPlan | None = None
@@ -184,7 +188,9 @@ class CallPlan:
         form = RequestForm.of(request, args, kwargs, limit)
         if form is None:
             return None
-        plan = cls(form, shape, way, moves=moves, new=new)
+        # Direct calls go where the tensors are; the daemon may move them to where the call runs.
+        moves_values = way is None and bool(held_ids((*args, *kwargs.values())))
+        plan = cls(form, shape, way, moves=moves, moves_values=moves_values, new=new)
         if form.shared:
             inline = RequestForm.of(request, args, kwargs, limit, inline=True)
             if inline is not None:
@@ -193,15 +199,15 @@ class CallPlan:
 
     def read(
         self, payload: bytes | memoryview, place: int, memory: CallerMemory | None = None
-    ) -> tuple[Any] | None:
-        """Return a 1-tuple of the result in a reply whose id ends at ``place``.
+    ) -> tuple[Any, ...] | None:
+        """Return a tuple of the result in a reply whose id ends at ``place``: see ``result_of``.
 
         Return None if it is not plain, or is in shared memory while ``memory`` is None.
         """
         layout = self._layout
         if layout is not None and (result := layout.read(payload, place, memory)) is not None:
             self._misses = 0
-            return result
+            return result if not self.moves_values else (*result, layout.interpreter)
         if self._misses == _MOST_MISSES:
             return None
         self._misses += 1
@@ -215,7 +221,19 @@ class CallPlan:
             return None
         self._layout = layout
         self.shares = bool(self.form.shared or layout.shared)
-        return layout.read(payload, place, memory)
+        result = layout.read(payload, place, memory)
+        if result is None or not self.moves_values:
+            return result
+        return *result, layout.interpreter
+
+    def result_of(self, outcome: tuple[Any, ...], planned: PlannedArguments) -> Any:
+        """Return the result in what ``read`` returned for a call with these arguments.
+
+        Record where remote tensors among them are now.
+        """
+        if self.moves_values and outcome[1]:
+            note_interpreter((*planned.args, *planned.kwargs.values()), outcome[1])
+        return outcome[0]
 
     def _make_kept(self, message: values_pb2.RemoteTensor) -> Callable[[bytes], Any]:
         assert self._new is not None, "only called for plans that keep results"
@@ -245,9 +263,6 @@ class CallPlans:
         if not isinstance(call, OperatorCall) or (key := call.plan_key) is None:
             return
         if self._plans.get(key, key) is None:
-            return
-        if way is None and held_ids((*call.args, *call.kwargs.values())):
-            # The daemon may move remote tensors. Only a reply on the general path says where to.
             return
         if key not in self._plans:
             # Calls whose shapes never recur leave no plan.
