@@ -213,6 +213,31 @@ def test_ctrl_c_cancels_the_call_and_the_lane_goes_on(lane: BlockingLane, peer: 
     assert after.outcome == "a::after"
 
 
+def test_error_while_a_reply_is_read_ends_the_wait_of_its_caller(lane: BlockingLane, peer: Peer):
+    def fail(payload: object, place: int) -> None:
+        raise MemoryError
+
+    def call() -> None:
+        request = execution_pb2.CallRequest(operator="a::planned")
+        try:
+            lane.exchange(
+                lambda number: bytes((8, number)) + request.SerializeToString(), None, None, fail
+            )
+        except LaneClosedError as error:
+            ended.put(error)
+
+    ended: SimpleQueue[Exception] = SimpleQueue()
+    reader = Caller(lane, "a::reads")
+    peer.read_call()
+    planned = threading.Thread(target=call)
+    planned.start()
+    peer.answer(peer.read_call())
+    reader.join(LONGEST_WAIT)
+    assert isinstance(reader.outcome, MemoryError)
+    assert ended.get(timeout=LONGEST_WAIT)
+    join(planned)
+
+
 def test_unwanted_reply_does_not_keep_the_next_call_from_being_written(
     lane: BlockingLane, peer: Peer
 ):

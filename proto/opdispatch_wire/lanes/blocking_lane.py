@@ -345,6 +345,10 @@ class BlockingLane(SharedReading, TensorLane):
         except LaneClosedError as error:
             self._connection.break_off(str(error))
             raise
+        except BaseException:  # of a signal handler, or for want of memory
+            # The reply is lost, and another thread may wait for it.
+            self._connection.break_off()
+            raise
         memory = self.memory
         held = memory.replied(reply.id) if memory is not None else None
         with self._mutex:
