@@ -182,10 +182,10 @@ def test_complex_gradients_are_conjugate():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: grad(xp.sum(x * 1), xp.ones(3)), "does not require one"),
+        (lambda x: grad(xp.sum(x * 1), xp.ones(3)), "does not require gradients"),
         (lambda x: xp.sum(xp.ones(3)).backward(), "does not require a gradient"),
         (lambda x: grad(xp.sum(x), []), "no inputs"),
-        (lambda x: backward(xp.sum(x), inputs=[]), "empty list"),
+        (lambda x: backward(xp.sum(x), inputs=[]), "given inputs=\\[\\]; omit inputs"),
         (lambda x: (x * 1).backward(xp.ones(3, dtype=xp.complex64)), "both are complex"),
         (lambda x: setattr(x, "grad", xp.ones(2)), r"shape \[2\].*shape \[3\]"),
         (lambda x: setattr(x, "grad", 1.0), "a Tensor or None, not float"),
@@ -255,7 +255,9 @@ def test_a_tensor_in_between_retains_its_gradient_if_it_is_asked_to(x):
     z = y * 3
     xp.sum(z).backward()
     assert (y.grad.array.tolist(), z.grad) == ([3, 3, 3], None)
-    with pytest.raises(AutogradError, match="cannot retain one"):
+    with pytest.raises(
+        AutogradError, match="retain_grad was called on a tensor that does not require"
+    ):
         xp.ones(3).retain_grad()
 
 

@@ -191,7 +191,7 @@ def test_a_tag_says_that_what_is_written_to_is_returned(function, mutates_args, 
 @pytest.mark.parametrize(
     ("function", "mutates_args", "tags", "message"),
     [
-        (add_, ["y"], "inplace", "no Tensor that is written to"),
+        (add_, ["y"], "inplace", "not a Tensor that is written to"),
         (add_, [], "inplace", "with the tag 'inplace', it writes to a tensor"),
         (add_, "unknown", "inplace", "mutates_args is the first parameter"),
         (add_, ["x"], "out", "writes to 'x', which is not keyword-only"),

@@ -1,27 +1,27 @@
-"""Reverse-mode derivatives: the graph that calls record, and the backward pass through it.
+"""Reverse-mode automatic differentiation: the recorded graph and the backward pass.
 
-watch                what a task wants done with nodes: saved tensors packed, callers noted down
-node                 a step of the backward pass, and the facts it needs of its inputs
-autograd_meta        autograd state of a tensor, and of a view
-variable             what a tensor knows of the graph: ``grad``, ``grad_fn``, version and others
-variable_methods     what a tensor can do with that
-view_nodes           the history of views that are written to
-inplace_writes       in-place writes: which are refused, and the history they leave
-hooks                functions that see gradients on the way
-to_copy              a tensor's way to another device
-remote_history       tensors whose history another process has
-saved_tensor         tensors saved for the backward pass, which are checked when they are used
-context              what users' functions keep
-function             steps of the graph that are written by hand
-function_node        what they leave behind
+watch                per-task hooks for new nodes: packing of saved tensors, anomaly tracebacks
+node                 a node of the graph, and the metadata of its inputs
+autograd_meta        the metadata that holds this state for tensors and views
+variable             the autograd state of a tensor: ``grad``, ``grad_fn``, version and others
+variable_methods     the tensor methods that use it
+view_nodes           nodes for writes to views and their bases
+inplace_writes       in-place writes: checks, and the update of the history
+hooks                calls of hooks on gradients
+to_copy              differentiable moves to another device or layout
+remote_history       tensors whose history is in another process
+saved_tensor         tensors saved for the backward pass, with version checks
+context              ``ctx`` of user-defined backward functions
+function             ``Function``, user-defined differentiable functions
+function_node        their nodes
 inference_tensor     tensors that are never part of a graph
-anomaly_mode         finding the call whose backward pass failed
+anomaly_mode         find the forward call whose backward pass failed
 engine               ``backward`` and ``grad``: the backward pass
-gradcheck            whether derivatives are right
+gradcheck            check derivatives against finite differences
 graph                hooks for saved tensors, and edges
 
-Mirrors ``torch/csrc/autograd``. The kernels that leave the graph behind are made in
-``functionalities/autograd.py``, of the formulas that a library gives.
+Mirrors ``torch/csrc/autograd``. The kernels that record the graph are made in
+``functionalities/autograd.py`` from the derivative formulas that a library registers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finding the call whose backward pass failed.
+"""Anomaly detection: find the forward call whose backward pass failed.
 
 Mirrors ``torch/autograd/anomaly_mode.py`` and ``torch/csrc/autograd/python_anomaly_mode.cpp``.
 """
@@ -21,11 +21,11 @@ from opdispatch.local_state.lazy_imports import array_namespace
 
 
 class set_detect_anomaly:  # noqa: N801 - PyTorch's name
-    """Switches at once, as a function; as a ``with`` block, until its end.
+    """Switch anomaly detection on or off, as a function or as a context manager.
 
-    With ``mode``, each node remembers who has made it, and an error in the backward pass has a note
-    with that traceback. With ``check_nan``, a gradient with a NaN is such an error: an
-    AutogradError that names the node. It holds for the current thread or task. As
+    With ``mode``, each node records the traceback of its forward call, which is added as a note to
+    errors of the backward pass. With ``check_nan``, a gradient that contains NaN raises an
+    AutogradError that names the node. Applies to the current thread or task. Equivalent to
     ``torch.autograd.set_detect_anomaly``.
     """
 
@@ -33,14 +33,14 @@ class set_detect_anomaly:  # noqa: N801 - PyTorch's name
         self._before = _switch(mode, check_nan)
 
     def __enter__(self) -> None:
-        """Enter the block; its end restores the former state."""
+        """Enter the block; the previous state is restored on exit."""
 
     def __exit__(self, *exc: object) -> None:
         _switch(self._before.detects_anomalies, self._before.checks_nan)
 
 
 class detect_anomaly:  # noqa: N801 - PyTorch's name
-    """A block in which anomalies are detected: see ``set_detect_anomaly``."""
+    """Context manager that enables anomaly detection; see ``set_detect_anomaly``."""
 
     def __init__(self, check_nan: bool = True) -> None:
         self._check_nan = check_nan
@@ -75,11 +75,11 @@ class AnomalyDetector:
         self._before = GRAPH_WATCH.get()
 
     def begin(self, node: Node) -> None:
-        """Begin a node: nodes made from now on are induced by it."""
+        """Record ``node`` as the current one, the parent of nodes created from now on."""
         GRAPH_WATCH.set(replace(self._before, evaluating=node))
 
     def check(self, node: Node, gradients: Sequence[Any]) -> None:
-        """Raise AutogradError for a gradient with a NaN among those that a node has returned."""
+        """Raise AutogradError if a gradient returned by a node contains NaN."""
         if not self._before.checks_nan:
             return
         for place, gradient in enumerate(gradients):
@@ -87,7 +87,7 @@ class AnomalyDetector:
                 raise AutogradError(f"{node.name} returned NaN in its gradient of argument {place}")
 
     def explain(self, error: BaseException, node: Node) -> None:
-        """Add to an error of a node's where that node was made."""
+        """Add a note to a node's error with the traceback of its forward call."""
         made_at = node.made_at
         if made_at is None:
             error.add_note(
@@ -118,7 +118,7 @@ def _text(stack: Sequence[traceback.FrameSummary]) -> str:
 def _has_nan(gradient: Any) -> bool:
     array = gradient.array
     if isinstance(array, LevelArray | arrays.FakeArray | arrays.MetaArray):
-        return False  # which have no elements to look at
+        return False  # their elements cannot be read
     if array.dtype.kind not in DIFFERENTIABLE_KINDS:
         return False
     xp = array_namespace()

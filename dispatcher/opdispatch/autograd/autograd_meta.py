@@ -1,4 +1,4 @@
-"""Autograd metadata of tensors, and of those that are views. See Note [Views] in ``variable.py``.
+"""Autograd metadata of tensors and views. See Note [Views] in ``variable.py``.
 
 Mirrors ``AutogradMeta``, ``DifferentiableViewMeta`` and ``CreationMeta`` of
 ``torch/csrc/autograd/variable.h``.
@@ -16,13 +16,14 @@ MADE_IN_FUNCTION = "was made by a Function"
 ONE_OF_SEVERAL = "is one of several"
 
 Replay = tuple[Any, ...]
-"""How a view is made of its base: by a function of the base and of other arguments.
+"""The view calls that make a view from its base, as a linked list.
 
-The replay of the view that it is a view of, or None; the function; its other arguments."""
+An entry has the entry of the preceding view or None, the function of the call, and its other
+arguments."""
 
 
 def replay(steps: Replay | None, base: Any) -> Any:
-    """Return the same view of another base."""
+    """Apply the view calls to another base."""
     calls = []
     while steps is not None:
         outer, *call = steps
@@ -34,15 +35,16 @@ def replay(steps: Replay | None, base: Any) -> Any:
 
 
 class VersionCounter:
-    """How often elements were written to."""
+    """Number of in-place writes to a storage."""
 
     value = 0
 
 
 class BaseRequiresGrad(list[bool]):
-    """``requires_grad_flag`` of all views of a base that required no gradients: false while empty.
+    """Shared ``requires_grad_flag`` of the views of a base that did not require gradients.
 
-    One object, so that a view is not noted in its base, and the base sets it for all its views.
+    It is false while the list is empty. Views share one object, so the base can set the flag of all
+    its views without keeping references to them.
     """
 
     __slots__ = ()
@@ -51,29 +53,30 @@ class BaseRequiresGrad(list[bool]):
 class AutogradMeta:
     """Autograd state of a tensor that is part of a graph, has been written to, or is a view."""
 
-    # Of most tensors, most of this stays as it is: so these are not slots.
+    # Class attributes as defaults, not slots: few tensors set more than one or two.
     edge: Edge | None = None
-    """Where its gradient goes: to the node that made it; that of a leaf to ``AccumulateGrad``."""
+    """Target of its gradient: the node that made it, or ``AccumulateGrad`` for a leaf."""
     grad: Any = None
     counter: VersionCounter | None = None
     flag_of_views: BaseRequiresGrad | None = None
-    """That of the views made since it last came to require gradients."""
+    """Shared flag of the views made since the tensor last began to require gradients."""
     retained: RegisteredHook | None = None
-    """Hook that ``retain_grad`` has registered."""
+    """The hook registered by ``retain_grad``."""
 
 
 class DifferentiableViewMeta(AutogradMeta):
-    """Autograd state of a view: also its base, and how it is made of it."""
+    """Autograd state of a view, with its base and the calls that make it from the base."""
 
     base: Any
     replay: Replay | None
     version: int
-    """That of the base when the view's ``grad_fn`` was found."""
+    """Version of the base when the view's ``grad_fn`` was computed."""
     made_by = ""
-    """Why it must not be written to where gradients are recorded; empty: it may be."""
+    """Reason why it cannot be written to in grad mode; empty if it can."""
 
     make_node: ClassVar[Callable[[DifferentiableViewMeta], Node]]
-    """Makes the node of a view whose base was written to: a slot that ``view_nodes.py`` fills."""
+    """Function that makes the node of a view after a write to its base; set by
+    ``view_nodes.py``."""
 
 
 def view_of(tensor: Any) -> DifferentiableViewMeta | None:
@@ -85,7 +88,7 @@ def view_of(tensor: Any) -> DifferentiableViewMeta | None:
 def make_view(
     tensor: Any, base: Any, replay: Replay | None, made_by: str
 ) -> DifferentiableViewMeta:
-    """Make a tensor a view of a base, which is none itself and has a version counter."""
+    """Make a tensor a view of ``base``, which is not itself a view and has a version counter."""
     meta = DifferentiableViewMeta()
     if tensor.autograd_meta is not None:
         vars(meta).update(vars(tensor.autograd_meta))
@@ -101,7 +104,7 @@ def make_view(
 
 
 def flag_of_views(meta: AutogradMeta) -> BaseRequiresGrad:
-    """Return the flag of the views of a base that requires no gradients."""
+    """Return the shared flag for views of a base that does not require gradients."""
     flag = meta.flag_of_views
     if flag is None:
         flag = meta.flag_of_views = BaseRequiresGrad()

@@ -1,4 +1,4 @@
-"""The record of a call whose backward pass is a user's function.
+"""``ctx``: the context of a call with a user-defined backward function.
 
 Mirrors ``FunctionCtx`` of ``torch/autograd/function.py``.
 """
@@ -26,22 +26,22 @@ _ARGUMENT = -1
 
 
 class Context:
-    """``ctx``: what is kept of a call for ``backward``; takes any attribute."""
+    """Values that ``forward`` keeps for ``backward``. Arbitrary attributes can be set."""
 
-    # Of most contexts, most of this stays as it is.
+    # Class attributes as defaults: few contexts set more than one or two of them.
     materializes = True
     _to_save: tuple[Any, ...] = ()
     _saved: list[tuple[int, Any]] | None = None
-    """Of each that was kept: of a result its number and a SavedResult, of an argument
-    ``_ARGUMENT`` and a SavedTensor, and ``_ARGUMENT`` and None of None. A PackedTensor
-    may be in the place of either."""
+    """Saved tensors as pairs: the index of a result and a SavedResult, ``_ARGUMENT`` and a
+    SavedTensor for an argument, or ``_ARGUMENT`` and None. Hooks replace the second item by a
+    PackedTensor."""
     _node: Node | None = None
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keep arguments or results of the call; each is a tensor or None.
+        """Save arguments or results of the call for ``backward``; each is a tensor or None.
 
-        Arguments of an operator may be arrays, too, which are tensors when they are used. Whether
-        tensors were written to meanwhile is checked then. Raises ArgumentError.
+        Arguments of an operator may also be arrays, which are read back as tensors. In-place writes
+        since are detected when ``saved_tensors`` is read. Raises ArgumentError for other values.
         """
         for each in tensors:
             if not isinstance(each, Variable):
@@ -59,27 +59,29 @@ class Context:
         return value
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Set whether ``backward`` is given zeros, or None, for results without a gradient."""
+        """Set whether ``backward`` receives zeros or None for results without a gradient."""
         self.materializes = value
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """Saved tensors. Raises AutogradError if one was written to, or was released."""
+        """The saved tensors. Raises AutogradError if one was written to or the graph was
+        released."""
         return self.saved_of(self._node)
 
     # -- for nodes ------------------------------------------------------------------------------
 
     def saved_of(self, node: Node | None) -> tuple[Any, ...]:
-        """Return the ``saved_tensors`` of a node. Raises AutogradError."""
+        """Return the ``saved_tensors`` of a node. Raises AutogradError like ``saved_tensors``."""
         if self._saved is None or node is None:
             raise released_error()
         return tuple([_unpacked(number, saved, node) for number, saved in self._saved])
 
     def keep(self, results: Sequence[Any], made: Sequence[Any] | None = None) -> None:
-        """Keep what was saved; ``results`` are those of the call, one by one.
+        """Convert the tensors passed to ``save_for_backward`` to their stored form.
 
-        ``made`` are what they have become, where these are others. A result without a gradient
-        refers to no node, and is kept as an argument is.
+        ``results`` are the results of the call as a flat list, and ``made`` the tensors returned in
+        their place, if different. A non-differentiable result has no node and is stored as an
+        argument is.
         """
         saved: list[tuple[int, Any]] = []
         for each in self._to_save:
@@ -105,7 +107,7 @@ class Context:
 
     def call(self, node: Node, backward: Callable[..., Any], gradients: Sequence[Any]) -> Any:
         """Call ``backward`` for a node and return its gradients."""
-        self._node = node  # not for longer: it would be a circle
+        self._node = node  # only during the call, to avoid a reference cycle
         try:
             return backward(self, *gradients)
         finally:

@@ -1,8 +1,8 @@
 """The backward pass through the graph.
 
-Nodes are done in descending order of their numbers, each once, when all gradients of its results
-are there: see ``Node``. There is no recursion, so that a graph may be as deep as memory allows, and
-a node is released as soon as it is done.
+Nodes run in descending order of their sequence numbers, each once, when all gradients of its
+results have been accumulated (see ``Node``). The engine does not recurse, so the depth of a graph
+is limited only by memory, and it releases each node as soon as the node has run.
 
 Mirrors ``torch/csrc/autograd/engine.cpp`` and ``torch/autograd/__init__.py``.
 """
@@ -29,7 +29,7 @@ from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.observed_range import ObservedRange
 
 _EVENT = "autograd::engine::evaluate_function: "
-"""Prefix of a step's name in profiles, before the name of its node: PyTorch's words."""
+"""Prefix of node names in profiles, as in PyTorch."""
 
 Tensors: TypeAlias = "Variable | Sequence[Variable]"
 
@@ -41,12 +41,13 @@ def backward(
     create_graph: bool = False,
     inputs: Tensors | None = None,
 ) -> None:
-    """Add the gradients of ``tensors`` to ``grad`` of the leaves, or of ``inputs`` alone,
-    which retain them from then on.
+    """Accumulate the gradients of ``tensors`` in ``grad`` of the leaves, or only of ``inputs``.
 
-    ``grad_tensors`` are the gradients of ``tensors`` themselves; each may be left out (None) for a
-    tensor of one element. The graph is released unless ``retain_graph`` (or ``create_graph``,
-    which records the backward pass as well). Raises AutogradError. As ``torch.autograd.backward``.
+    ``inputs`` that are not leaves retain their gradients from then on. ``grad_tensors`` are the
+    gradients of ``tensors`` themselves, of the same shapes; None is allowed for tensors of one
+    element. The graph is released unless ``retain_graph`` or ``create_graph`` is set; the latter
+    also records the backward pass. Raises AutogradError for unsuitable tensors and errors of the
+    graph. Equivalent to ``torch.autograd.backward``.
     """
     roots = _roots(_listed(tensors, "tensors of backward"), grad_tensors)
     keep = create_graph if retain_graph is None else retain_graph
@@ -55,10 +56,10 @@ def backward(
         return
     wanted = _listed(inputs, "inputs of backward")
     if not wanted:
-        raise AutogradError("the inputs of backward are an empty list; leave them out for all")
+        raise AutogradError("backward was given inputs=[]; omit inputs to accumulate in all leaves")
     edges = dict.fromkeys(_wanted_edge(tensor) for tensor in wanted)
     for tensor in wanted:
-        tensor.retain_grad()  # of what is not a leaf, from now on
+        tensor.retain_grad()  # retained by non-leaf tensors from now on
     captured = _run(roots, edges, keep=keep, create_graph=create_graph, accumulates=False)
     for (node, _), gradient in captured.items():
         if gradient is not None and isinstance(node, AccumulateGrad):
@@ -76,18 +77,21 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
-    """Return the gradients of ``outputs`` with respect to ``inputs``, one tensor for each.
+    """Return the gradients of ``outputs`` with respect to ``inputs``, one tensor for each input.
 
-    For an input that ``outputs`` do not depend on there is an AutogradError; with ``allow_unused``,
-    None; with ``materialize_grads``, zeros. With ``is_grads_batched``, the first dimension of each
-    of ``grad_outputs`` is that of a batch, and so is that of each result: the graph is gone through
-    once, by ``vmap``. The rest is as for ``backward``. As ``torch.autograd.grad``.
+    An input that ``outputs`` do not depend on raises AutogradError; with ``allow_unused``, its
+    gradient is None, and with ``materialize_grads`` it is zeros. With ``is_grads_batched``,
+    dimension 0 of each of ``grad_outputs`` and of each result is a batch dimension, and one
+    backward pass under ``vmap`` computes them all. Other arguments are those of ``backward``.
+    Equivalent to ``torch.autograd.grad``.
     """
     if materialize_grads and allow_unused is False:
-        raise AutogradError("allow_unused=False contradicts materialize_grads=True: say one")
+        raise AutogradError(
+            "allow_unused=False contradicts materialize_grads=True; pass only one of them"
+        )
     wanted = _listed(inputs, "inputs of grad")
     if not wanted:
-        raise AutogradError("grad was given no inputs")
+        raise AutogradError("grad was given no inputs; expected at least one tensor")
     if is_grads_batched:
         given = _batched_gradients(
             _listed(outputs, "outputs of grad"), wanted, grad_outputs, retain_graph, create_graph
@@ -115,7 +119,7 @@ def _without_unused(
     materialize: bool,
     create_graph: bool,
 ) -> tuple[Any, ...]:
-    """Return the gradients, where None is allowed or not for unused inputs."""
+    """Return the gradients; raise AutogradError for unused inputs unless they are allowed."""
     if materialize:
         zeros_like = array_namespace().zeros_like
         return tuple(
@@ -137,7 +141,7 @@ def _batched_gradients(
     retain_graph: bool | None,
     create_graph: bool,
 ) -> tuple[Any, ...]:
-    """Return the gradients of each of a batch of gradients; None for unused inputs."""
+    """Return the gradients for a batch of ``grad_outputs``; None for unused inputs."""
     used: list[int] = []
 
     def back(*gradients: Any) -> tuple[Any, ...]:
@@ -151,7 +155,8 @@ def _batched_gradients(
 
 
 def _listed(tensors: Any, what: str) -> list[Any]:
-    """Return one tensor or several as a list. Raises AutogradError for anything else."""
+    """Return a tensor or a sequence of tensors as a list. Raises AutogradError for anything
+    else."""
     if isinstance(tensors, Variable):
         return [tensors]
     listed = list(tensors) if isinstance(tensors, Iterable) and not _is_array(tensors) else None
@@ -176,12 +181,14 @@ def _is_array(value: Any) -> bool:
 def _wanted_edge(tensor: Any) -> Edge:
     edge = wanted_edge_of(tensor)
     if edge is None:
-        raise AutogradError("a tensor whose gradient is asked for does not require one")
+        raise AutogradError(
+            "an input does not require gradients; set requires_grad=True before it is used"
+        )
     return edge
 
 
 def _roots(outputs: Sequence[Any], gradients: Any) -> list[tuple[Edge, Any]]:
-    """Return the edges where the backward pass begins, with their gradients."""
+    """Return the root edges of the backward pass with their gradients."""
     given = [None] * len(outputs) if gradients is None else _listed(gradients, "gradients")
     if len(given) != len(outputs):
         raise AutogradError(f"{len(given)} gradients were given for {len(outputs)} tensors")
@@ -227,7 +234,7 @@ def _run(
     create_graph: bool,
     accumulates: bool,
 ) -> dict[Edge, Any]:
-    """Run the backward pass and return the gradients that arrived at the edges in ``captured``."""
+    """Run the backward pass and return the gradients accumulated at the edges in ``captured``."""
     roots = list(roots)
     needed = None if accumulates else _leading_to(captured, [node for (node, _), _ in roots])
     wanted: dict[Node, list[Edge]] = {}
@@ -249,7 +256,8 @@ def _run(
             if node.hooks is not None:
                 gradients = call_tensor_hooks(node, gradients)
             for edge in wanted.get(node, ()):
-                # In PyTorch, too, hooks have changed it only where the way ends.
+                # As in PyTorch, a captured gradient includes the changes of hooks only where the
+                # pass ends.
                 captured[edge] = (arrived if goes_on else gradients)[edge[1]]
             if not goes_on:
                 continue
@@ -285,11 +293,12 @@ def _run(
 
 
 def _fit(node: Node, place: int, gradient: Any, facts: Facts) -> Any:
-    """Return a gradient shaped like its tensor: broadcast dimensions are summed.
+    """Reduce a gradient to the shape, dtype and device of its tensor; broadcast dimensions are
+    summed.
 
-    ``validate_outputs`` of PyTorch's engine. So formulas need not know what was broadcast, nor
-    which of their arguments were real, or numbers of the host. Raises AutogradError for a shape
-    that does not come of this one, and for another device.
+    Like ``validate_outputs`` of PyTorch's engine, so formulas need not handle broadcasting, nor
+    real or host-scalar arguments. Raises AutogradError if the shape cannot result from broadcasting
+    the tensor's, or if the device differs.
     """
     shape, dtype, device = facts
     given = gradient.array
@@ -327,10 +336,10 @@ def _summed_to(node: Node, place: int, gradient: Any, shape: tuple[int, ...]) ->
 
 
 def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, bool]:
-    """Return the nodes from which a captured edge can be reached, and whether their own edges lead
-    on.
+    """Return the nodes that lead to a captured edge, each with a flag whether the pass goes beyond
+    it.
 
-    Raises AutogradError where gradients would be incomplete.
+    Raises AutogradError if gradients would be incomplete.
     """
     reachable = {node.number: node for node in roots}
     stack = [*reachable.values()]
@@ -342,7 +351,9 @@ def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, 
     wanted = {node for node, _ in captured}
     check_complete(wanted, reachable.values())
     needed: dict[Node, bool] = {}
-    for number in sorted(reachable):  # edges go to lower numbers, so those are known first
+    for number in sorted(
+        reachable
+    ):  # ascending, because edges lead to lower numbers, whose result is needed first
         node = reachable[number]
         for edge in node.edges:
             if edge is not None and edge[0] in needed:
@@ -355,12 +366,12 @@ def _leading_to(captured: dict[Edge, Any], roots: Iterable[Node]) -> dict[Node, 
 
 
 class _Pending:
-    """Gradients that have arrived at nodes which have not been done yet."""
+    """Accumulated gradients of nodes that have not run yet."""
 
     def __init__(self) -> None:
         self._gradients: dict[Node, list[Any]] = {}
         self.order: list[tuple[int, Node]] = []
-        """A heap of these nodes by their numbers, the highest first."""
+        """Heap of the pending nodes, the highest number first."""
 
     def add(
         self,
@@ -369,9 +380,9 @@ class _Pending:
         needed: dict[Node, bool] | None,
         node: Node | None = None,
     ) -> None:
-        """Add gradients to what has arrived where their edges lead to.
+        """Accumulate gradients at the targets of the edges.
 
-        Those that ``node`` has returned are fitted to the tensors that they are of.
+        Gradients returned by ``node`` are first reduced to the shapes of their tensors.
         """
         for place, gradient in enumerate(gradients):
             edge = edges[place]
@@ -393,6 +404,6 @@ class _Pending:
             arrived[number] = gradient if sum_so_far is None else sum_so_far + gradient
 
     def take_next(self) -> tuple[Node, list[Any]]:
-        """Take the node to run next, and the gradients that have arrived there."""
+        """Pop the node to run next with its accumulated gradients."""
         node = heapq.heappop(self.order)[1]
         return node, self._gradients.pop(node)

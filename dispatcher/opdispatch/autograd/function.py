@@ -1,4 +1,4 @@
-"""``Function``: a step of the graph that is written by hand, of any code.
+"""``Function``: a differentiable function with user-defined ``forward`` and ``backward``.
 
 Mirrors ``torch/autograd/function.py`` and ``torch/csrc/autograd/custom_function.cpp``.
 """
@@ -33,19 +33,19 @@ class FunctionContext(Context):
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
-        """Whether each argument has a gradient that is wanted."""
+        """Whether the gradient of each argument is needed."""
         self._constant: tuple[Any, ...] = ()
         self._dirty: tuple[Any, ...] = ()
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Mark arguments that ``forward`` has written to; each must be one of its results.
+        """Mark arguments that ``forward`` has written to in place; each must be returned.
 
-        Their versions are counted up. Raises ArgumentError for anything but a tensor.
+        Their versions are incremented. Raises ArgumentError for anything but a tensor.
         """
         self._dirty = _only_tensors(tensors, "mark_dirty")
 
     def mark_non_differentiable(self, *results: Any) -> None:
-        """Mark results without a gradient. Raises ArgumentError for anything but a tensor."""
+        """Mark results as non-differentiable. Raises ArgumentError for anything but a tensor."""
         self._constant = _only_tensors(results, "mark_non_differentiable")
 
     def is_constant(self, result: Any) -> bool:
@@ -57,48 +57,51 @@ class FunctionContext(Context):
         return any(result is each for each in self._dirty)
 
     def count_writes(self, results: Sequence[Any], name: str) -> None:
-        """Count up versions of what was written to, all of which must be among the results."""
+        """Increment the versions of dirty tensors. Raises AutogradError for one that was not
+        returned."""
         for each in self._dirty:
             if not any(each is result for result in results):
                 raise AutogradError(
                     f"{name}.forward has marked a tensor of shape {list(each.shape)} as dirty and "
                     "not returned it",
-                    hint="return each tensor that mark_dirty was given",
+                    hint="return each tensor passed to mark_dirty",
                 )
-            if not is_inference(each):  # which has no version
+            if not is_inference(each):  # a plain array has no version
                 counter_of(each).value += 1
 
 
 class Function:
-    """A base for classes with two static methods, ``forward`` and ``backward``.
+    """Base class of differentiable functions with static methods ``forward`` and ``backward``.
 
-    ``cls.apply(*args)`` calls ``forward(ctx, *args)``, or, of a class with a ``setup_context``,
-    ``forward(*args)`` and ``setup_context(ctx, inputs, output)``: one step of the graph, whatever
-    they call. ``backward(ctx, *grads)`` is given a gradient for each result and returns one for
-    each argument, None for anything but a tensor. As ``torch.autograd.Function``, but without
-    ``vmap`` and ``jvp``: transforms are refused. For these, register an operator.
+    ``cls.apply(*args)`` calls ``forward(ctx, *args)`` or, if the class defines ``setup_context``,
+    ``forward(*args)`` and ``setup_context(ctx, inputs, output)``, and records a single node
+    whatever operators they call. ``backward(ctx, *grads)`` receives a gradient for each result and
+    returns one for each argument, None for arguments that are not tensors. Like
+    ``torch.autograd.Function``, but without support for ``vmap`` and ``jvp``; register an operator
+    for those.
     """
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Compute the results: a tensor, or a tuple of tensors and other values."""
-        raise NotImplementedError("a Function needs a static method forward")
+        raise NotImplementedError("a Function must define a static method forward")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what ``backward`` needs."""
+        """Save the values that ``backward`` needs."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Return the gradients of the arguments."""
-        raise NotImplementedError("a Function needs a static method backward")
+        raise NotImplementedError("a Function must define a static method backward")
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Call it.
+        """Call the function and record its node.
 
-        Of a class with a ``setup_context``, arguments may be given by name, and those left out have
-        their defaults. Raises AutogradError for what cannot be recorded, and TransformError.
+        Keyword arguments and defaults are supported for classes with ``setup_context``. Raises
+        AutogradError for results that cannot be recorded, and TransformError within a function
+        transform.
         """
         has_setup = cls.setup_context is not Function.setup_context
         if has_setup:
@@ -129,7 +132,7 @@ class Function:
         context.count_writes(given, cls.__name__)
         results = _wrapped(given, args, context, node)
         if node is not None:
-            # An argument that is returned as it is was saved as such, and not as a result.
+            # An argument that is returned unchanged was saved as an argument, not as a result.
             savable = [
                 new if any(old is each for each in args) else old
                 for old, new in zip(given, results, strict=True)
@@ -141,14 +144,15 @@ class Function:
 def _wrapped(
     given: Sequence[Any], args: Sequence[Any], context: FunctionContext, node: FunctionNode | None
 ) -> list[Any]:
-    """Return the results of ``forward`` as results of a node. Raises AutogradError."""
+    """Attach the results of ``forward`` to the node. Raises AutogradError for an unsupported
+    write."""
     results: list[Any] = []
     for number, result in enumerate(given):
         places = [place for place, each in enumerate(args) if each is result]
         before = [place for place in range(number) if given[place] is result and not places]
         if not isinstance(result, Variable):
             results.append(result)
-        elif before:  # it is one tensor, and its gradient that of the last place
+        elif before:  # the same tensor twice: its gradient is that of the last position
             again = results[before[0]]
             if (meta := again.autograd_meta) is not None and meta.edge == (node, before[-1]):
                 meta.edge = (node, number)
@@ -163,7 +167,7 @@ def _wrapped(
             check_inplace(result)
             if view_of(result) is not None and len(given) > 1:
                 raise AutogradError(
-                    f"{node.name} is of a Function that has written to a view and returned "
+                    f"{node.name} is of a Function that wrote to a view and returned "
                     f"{len(given)} results; expected that view alone",
                     hint="give it a copy of the view",
                 )
@@ -175,9 +179,9 @@ def _wrapped(
 
 
 def _constant(result: Any, is_argument: bool) -> Any:
-    """Return a result that has no gradient; an unwritten argument becomes another tensor.
+    """Return a non-differentiable result; an argument that was not written to is detached first.
 
-    A view of an argument is what it is when it is made under ``no_grad``, as in PyTorch.
+    A view of an argument behaves like one made under ``no_grad``, as in PyTorch.
     """
     if result.requires_grad:
         return result if view_of(result) is not None and not is_argument else result.detach()
@@ -185,10 +189,10 @@ def _constant(result: Any, is_argument: bool) -> Any:
 
 
 def _made_by(node: Node, number: int, result: Any, *, is_argument: bool = False) -> Any:
-    """Return a result as an output of a node, whatever history it has.
+    """Return a result as an output of a node, in place of any history it has.
 
-    Where that is another tensor's elements, they are not to be written to through it: the node says
-    what becomes of gradients, and the effect of a write on it is unknown.
+    If it shares memory with another tensor, it cannot be written to: the effect of such a write on
+    the user-defined gradient is unknown.
     """
     view = view_of(result)
     if is_argument or (result.requires_grad and view is not None):
@@ -203,11 +207,11 @@ def _made_by(node: Node, number: int, result: Any, *, is_argument: bool = False)
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a ``backward`` that calculates with anything: what it returns has no derivative.
+    """Decorate a ``backward`` that cannot be differentiated itself, such as one that uses NumPy.
 
-    It is called under ``no_grad``. Going back through its results raises AutogradError, if one of
-    the gradients that it was given requires gradients: otherwise they are constants. As
-    ``torch.autograd.function.once_differentiable``.
+    It is called under ``no_grad``. A second backward pass through its results raises AutogradError
+    if one of its incoming gradients requires gradients; otherwise its results are constants.
+    Equivalent to ``torch.autograd.function.once_differentiable``.
     """
 
     @functools.wraps(backward)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # nothing at run time asks for it
 
 
 class FunctionNode(Node):
-    """A call of a ``Function``. Attributes of its context are its own, too, as in PyTorch."""
+    """Node of a ``Function`` call. It also has the attributes of its context, as in PyTorch."""
 
     def __init__(
         self, function: type[BackwardFunction], context: Context, args: Sequence[Any]
@@ -47,23 +47,24 @@ class FunctionNode(Node):
 
     @property
     def name(self) -> str:
-        """The class's name, as PyTorch has it."""
+        """Name of the node, the class's name with the suffix ``Backward`` as in PyTorch."""
         return f"{self._function.__name__}Backward"
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """Saved tensors of the call. Raises AutogradError if one was written to, or released."""
+        """The saved tensors of the call. Raises AutogradError if one was written to or released."""
         return self._context.saved_of(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # also of a node that has no context yet
+        if name.startswith("_"):  # reached also before the node has a context
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._context, name)
 
     def keep(self, results: Sequence[Any], savable: Sequence[Any]) -> None:
-        """Keep what zeros for each result are made of, and what the context saves.
+        """Store the metadata for zero gradients of each result, and the tensors that the context
+        saves.
 
-        ``savable`` are the results as ``forward`` knows them, but for arguments.
+        ``savable`` are the results as returned by ``forward``, without arguments.
         """
         self.num_results = len(results)
         self._results = [_made_like(each) for each in results]
@@ -72,7 +73,7 @@ class FunctionNode(Node):
             note_recorded(self)
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Call ``backward``. Raises AutogradError for too many gradients, too few, or others."""
+        """Call ``backward``. Raises AutogradError for a wrong number or type of gradients."""
         given = [
             self._zeros(facts) if grad is None and facts is not None else grad
             for grad, facts in zip(grads, self._results, strict=True)
@@ -119,7 +120,7 @@ class FunctionNode(Node):
 
 
 class DelayedError(Node):
-    """Node that ends the backward pass: a value calculated without a derivative."""
+    """Node that raises in the backward pass, for a value computed without a derivative."""
 
     def __init__(self, message: str, num_results: int) -> None:
         super().__init__((), (), num_results)
@@ -136,5 +137,5 @@ class DelayedError(Node):
 
 
 def _made_like(result: Any) -> Any:
-    """Return the facts from which zeros like a result are made; None if it is not a Variable."""
+    """Return the metadata for zeros like a result, or None if it is not a Variable."""
     return facts_of(result) if isinstance(result, Variable) else None

@@ -1,6 +1,6 @@
-"""Checks of derivatives: gradients compared with differences of the function's values.
+"""Numerical gradient checks: compare gradients with finite differences.
 
-Mirrors ``torch/autograd/gradcheck.py``, in its slow and thorough mode.
+Mirrors the slow mode of ``torch/autograd/gradcheck.py``.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def gradcheck(
 ) -> bool:
     """Return whether the gradients of ``function(*inputs)`` match finite differences.
 
-    Checked are the inputs that are tensors which require gradients: of float64 or complex128, or
-    there is a warning, since differences of others say little. The function returns a tensor or a
-    sequence that has some. Each part of an element, real and imaginary, is moved by ``eps`` both
-    ways; gradients may differ from the result by ``atol + rtol * abs(result)``. A disagreement is
-    an AutogradError that names output and input and shows both Jacobians, or False without
-    ``raise_exception``. As ``torch.autograd.gradcheck``.
+    Checks all input tensors that require gradients. They should be float64 or complex128; others
+    cause a warning, since their finite differences are inaccurate. The function returns a tensor or
+    a sequence with tensors. The real and imaginary part of each element are perturbed by ``eps`` in
+    both directions, and gradients must agree within ``atol + rtol * abs(difference)``. A mismatch
+    raises an AutogradError with both Jacobians, or returns False without ``raise_exception``.
+    Equivalent to ``torch.autograd.gradcheck``.
 
-    In the Jacobians, a row is a real number among the outputs, a column one among the inputs; of
-    complex ones, the real part comes first.
+    A Jacobian has a row for each real number of the output and a column for each real number of the
+    input; a complex element counts as two, the real part first.
     """
     given = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
     checked = [n for n, each in enumerate(given) if _requires_grad(each)]
@@ -80,12 +80,11 @@ def gradgradcheck(
     rtol: float = 1e-3,
     raise_exception: bool = True,
 ) -> bool:
-    """Return whether the second derivatives of ``function(*inputs)`` match.
+    """Return whether the second derivatives of ``function(*inputs)`` match finite differences.
 
-    ``gradcheck`` of its gradients.
-
-    ``grad_outputs`` are gradients of the outputs, tensors which may require gradients themselves;
-    without, random ones that do. As ``torch.autograd.gradgradcheck``.
+    Runs ``gradcheck`` on the gradients. ``grad_outputs`` are the gradients of the outputs and may
+    require gradients; by default they are random and do. Equivalent to
+    ``torch.autograd.gradgradcheck``.
     """
     given = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
     if grad_outputs is None:
@@ -97,7 +96,7 @@ def gradgradcheck(
 
     def gradients_of(*both: Any) -> Sequence[Any]:
         values = both[:-count]
-        with enable_grad():  # also where only the value is asked for
+        with enable_grad():  # also if only the value is needed
             outputs = _outputs_of(function, values)
             wanted = [each for each in values if _requires_grad(each)]
             found = grad(outputs, wanted, both[-count:], create_graph=True, allow_unused=True)
@@ -118,9 +117,9 @@ def _requires_grad(value: Any) -> bool:
 
 
 def _outputs_of(function: Function, inputs: Sequence[Any]) -> list[Any]:
-    """Return the tensors among the results that require gradients if their inputs do.
+    """Return the differentiable tensors among the results.
 
-    Plain arrays are tensors, too: where a call is not recorded, its result is what the kernel gave.
+    Plain arrays are included: if a call was not recorded, its result is the kernel's own.
     """
     result = function(*inputs)
     results = result if isinstance(result, tuple | list) else [result]
@@ -165,7 +164,7 @@ def _as_reals(array: np.ndarray[Any, Any]) -> Matrix:
 
 
 def _gradients_of(output: Any, inputs: Sequence[Any]) -> list[Matrix]:
-    """Return the Jacobians with respect to the inputs, a row for each backward pass."""
+    """Return the Jacobian with respect to each input; one backward pass computes one row."""
     rows: list[list[Matrix]] = [[] for _ in inputs]
     for place in range(output.size):
         for direction in _directions(output.dtype):
@@ -186,7 +185,7 @@ def _gradients_of(output: Any, inputs: Sequence[Any]) -> list[Matrix]:
 def _differences_of(
     function: Function, inputs: Sequence[Any], n: int, n_out: int, eps: float
 ) -> Matrix:
-    """Return the Jacobian of one output with respect to one input, a column per moved number."""
+    """Return the Jacobian of one output with respect to one input from finite differences."""
     base, columns = _host(inputs[n]), []
 
     def value_at(place: int, step: complex) -> Matrix:

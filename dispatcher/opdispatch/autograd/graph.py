@@ -1,4 +1,4 @@
-"""The graph for those who look at it: saved tensors on their way in and out, and edges.
+"""Inspection of the graph: hooks for saved tensors, and gradient edges.
 
 Mirrors ``torch/autograd/graph.py``.
 """
@@ -31,12 +31,12 @@ __all__ = [
 
 
 class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
-    """A block in which tensors saved for the backward pass go through two functions.
+    """Context manager that applies a pair of hooks to tensors saved for the backward pass.
 
-    ``pack(tensor)`` returns what is kept in its place, and ``unpack`` of that a tensor of the same
-    elements, whenever it is used. The innermost block is the one that counts. Tensors that are
-    packed are not checked for writes: what ``unpack`` returns is what is used. Raises AutogradError
-    where a ``pack`` writes to its tensor, and TransformError in functions that are transformed. As
+    ``pack(tensor)`` returns the object to store, and ``unpack(object)`` must return a tensor with
+    the same contents; it is called each time the saved tensor is used. Only the innermost block
+    applies. Packed tensors are not checked for in-place writes. Raises AutogradError if ``pack``
+    writes to its tensor, and TransformError within a transformed function. Equivalent to
     ``torch.autograd.graph.saved_tensors_hooks``.
     """
 
@@ -44,7 +44,7 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
         for each in (pack_hook, unpack_hook):
             if not callable(each):
                 raise AutogradError(
-                    f"a hook for saved tensors is a function, not {type(each).__name__}"
+                    f"a hook for saved tensors must be a function, not {type(each).__name__}"
                 )
         self._hooks = SavedTensorHooks(pack_hook, unpack_hook)
         self._before: list[GraphWatch] = []
@@ -60,10 +60,10 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
 
 
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
-    """A block in which tensors saved for the backward pass are kept in host memory.
+    """Context manager that keeps tensors saved for the backward pass in host memory.
 
-    They go back to the device where they were when they are used. Those that are there already are
-    kept as they are.
+    They are copied back to their device when they are used. Tensors on the CPU are stored
+    unchanged.
     """
 
     def __init__(self) -> None:
@@ -81,9 +81,9 @@ def _on_device(packed: tuple[str, Any]) -> Any:
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
-    """Make ``saved_tensors_hooks`` raise AutogradError with that message in the block.
+    """Disable ``saved_tensors_hooks`` in a block: it raises AutogradError with the given message.
 
-    So does the block itself, within such hooks.
+    The block itself raises if such hooks are active.
     """
     if GRAPH_WATCH.get().hooks is not None:
         raise AutogradError(error_message)
@@ -95,7 +95,7 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
 
 
 class GradientEdge(NamedTuple):
-    """Where the gradient of a tensor goes: a node, and which of its results it is of."""
+    """Target of a tensor's gradient: a node and the index of its result."""
 
     node: Node
     output_nr: int
@@ -104,18 +104,18 @@ class GradientEdge(NamedTuple):
 def get_gradient_edge(tensor: Any) -> GradientEdge:
     """Return the gradient edge of a tensor.
 
-    Raises AutogradError for one that requires no gradient.
+    Raises AutogradError if it does not require gradients.
     """
     edge = edge_of(tensor) if isinstance(tensor, Variable) else None
     if edge is None:
-        raise AutogradError("a gradient edge is that of a tensor which requires a gradient")
+        raise AutogradError("get_gradient_edge was given a tensor that does not require gradients")
     return GradientEdge(*edge)
 
 
 def increment_version(tensor: Any) -> None:
-    """Count up the version of a tensor, or of several, whose elements were written to.
+    """Increment the version of one or several tensors after a write that bypassed operators.
 
-    For writes that no operator has made. Raises AutogradError.
+    Raises AutogradError for anything but tensors.
     """
     for each in [tensor] if isinstance(tensor, Variable) else tensor:
         if not isinstance(each, Variable):

@@ -1,4 +1,4 @@
-"""Calls of hooks: functions that see gradients in the backward pass, and may replace them.
+"""Calls of hooks, which receive gradients in the backward pass and may replace them.
 
 Mirrors ``torch/csrc/autograd/python_hook.cpp``.
 """
@@ -17,13 +17,13 @@ from opdispatch.local_state.grad_mode import is_grad_enabled
 
 
 class RetainedGrad(LastHook):
-    """The hook of ``retain_grad``: adds to ``grad`` of a tensor that is not a leaf."""
+    """The hook of ``retain_grad``: accumulates in ``grad`` of a non-leaf tensor."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = weakref.ref(tensor)
 
     def __call__(self, grad: Any) -> None:
-        """Add it."""
+        """Accumulate the gradient."""
         if (tensor := self._tensor()) is None:
             return
         meta = meta_of(tensor)
@@ -35,7 +35,8 @@ class RetainedGrad(LastHook):
 
 
 def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:
-    """Call hooks of results on their gradients and return the new ones. Raises AutogradError."""
+    """Call tensor hooks on gradients and return the new ones. Raises AutogradError for wrong
+    results."""
     left = list(gradients)
     for number, hook in node.hooks or ():
         if number < 0 or (given := left[number]) is None:
@@ -49,7 +50,8 @@ def call_tensor_hooks(node: Node, gradients: list[Any]) -> list[Any]:
 
 
 def call_prehooks(node: Node, gradients: list[Any]) -> list[Any]:
-    """Call the node's prehooks and return the gradients they leave. Raises AutogradError."""
+    """Call the node's prehooks and return the new gradients. Raises AutogradError for wrong
+    results."""
     for number, hook in node.hooks or ():
         if number == BEFORE:
             given = gradients
@@ -61,7 +63,8 @@ def call_prehooks(node: Node, gradients: list[Any]) -> list[Any]:
 
 
 def call_posthooks(node: Node, results: Gradients, gradients: Sequence[Any]) -> Gradients:
-    """Call the node's posthooks and return the gradients they leave. Raises AutogradError."""
+    """Call the node's posthooks and return the new gradients. Raises AutogradError for wrong
+    results."""
     for number, hook in node.hooks or ():
         if number == AFTER:
             results = _replaced(hook, hook(tuple(results), tuple(gradients)), results)
@@ -85,7 +88,7 @@ def _replaced(hook: Any, found: Any, given: Sequence[Any]) -> Sequence[Any]:
 
 
 def _check(hook: Any, replaced: Any, given: Any) -> None:
-    """Raise AutogradError for what cannot stand in the place of a gradient."""
+    """Raise AutogradError if a hook's result cannot replace the gradient."""
     if not isinstance(replaced, Variable):
         raise _no_tensor(hook, replaced)
     one, other = replaced.array, given.array
@@ -97,9 +100,9 @@ def _check(hook: Any, replaced: Any, given: Any) -> None:
 
 
 def _check_device(hook: Any, replaced: Any, given: Any) -> None:
-    """Raise AutogradError for what is elsewhere than the gradient in whose place it is put.
+    """Raise AutogradError if a hook's result is on another device than the gradient it replaces.
 
-    Not of what comes out of a node: that is moved to its tensor's device, or refused, later.
+    Results of posthooks are exempt: the engine moves them to the tensor's device or rejects them.
     """
     there, before = device_of(replaced.array), device_of(given.array)
     if there != before:

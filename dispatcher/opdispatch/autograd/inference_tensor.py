@@ -1,7 +1,7 @@
-"""Tensors that inference mode has made: without a version, and never part of a graph.
+"""Inference tensors, created in inference mode: they have no version and are never part of a graph.
 
-They have none of the keys of autograd, so that a call with such tensors alone does not visit them,
-wherever it is made. What they need of a graph, a version above all, is refused.
+They have no autograd keys, so calls with inference tensors only skip autograd, also outside the
+mode. Uses that need the graph, above all a version, raise an error.
 
 Mirrors ``c10/core/InferenceMode.h``.
 """
@@ -24,7 +24,7 @@ _KEYS_OF_AUTOGRAD = (AUTOGRAD_KEYSET | DispatchKeySet.of(DispatchKey.ADInplaceOr
 
 
 class _NoVersion(VersionCounter):
-    """The counter of all inference tensors: there is nothing to count, and no reading it."""
+    """Version counter of all inference tensors: writes are not counted, and reading it raises."""
 
     __slots__ = ()
 
@@ -48,15 +48,13 @@ def is_inference(tensor: Any) -> bool:
 
 
 def make_inference(tensor: Any) -> None:
-    """Make it one."""
+    """Mark a tensor as an inference tensor."""
     tensor.key_bits &= ~_KEYS_OF_AUTOGRAD
     meta_of(tensor).counter = _NO_VERSION
 
 
 def marking_results(schema: FunctionSchema, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that is called in inference mode as it is, with its results marked as
-    inference tensors.
-    """
+    """Wrap a kernel for inference mode so that its results are marked as inference tensors."""
 
     def mark(*args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)

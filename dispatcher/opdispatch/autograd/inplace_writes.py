@@ -1,4 +1,4 @@
-"""Writes that the graph records: which are refused, and the history of what was written to.
+"""Recorded in-place writes: their checks, and the new history of the written tensor.
 
 Mirrors ``check_inplace`` of ``torch/csrc/autograd/VariableTypeUtils.h`` and ``rebase_history`` of
 ``torch/csrc/autograd/variable.cpp``.
@@ -24,10 +24,10 @@ from opdispatch.errors import AutogradError
 
 
 def check_inplace(tensor: Any) -> None:
-    """Raise AutogradError for a leaf that requires gradients, a view of one, and some views.
+    """Raise AutogradError if a recorded in-place write to ``value`` is not allowed.
 
-    To be asked where the write is recorded, which it cannot be to a plain array: nothing is known
-    of that.
+    It is not allowed to a leaf that requires gradients, to a view of one, to views that cannot be
+    replayed, and to a plain array, which has no autograd state.
     """
     if not isinstance(tensor, Variable):
         raise AutogradError(
@@ -60,9 +60,10 @@ def is_of_leaf(tensor: Any) -> bool:
 
 
 def rebase_history(tensor: Any, node: Node, number: int = 0, place: int = 0) -> None:
-    """Make result ``number`` of ``node`` a tensor that was written to: argument ``place``.
+    """Make ``node`` the history of argument ``place``, which was written to and is result
+    ``number``.
 
-    Of a view, it is the base's history, and the node has that one result.
+    For a view, the history of the base is changed instead; the node then has only that result.
     """
     view = view_of(tensor)
     if view is None:
@@ -71,13 +72,13 @@ def rebase_history(tensor: Any, node: Node, number: int = 0, place: int = 0) -> 
     base = view.base
     set_edge(base, (CopySlices(edge_of(base), facts_of(base), view.replay, node, place), 0))
     tensor.requires_grad_flag = True
-    view.version = -1  # so that its own is found anew
+    view.version = -1  # so that the view's own ``grad_fn`` is computed again
     if view.retained is not None:
         renew_history(tensor)
 
 
 def set_edge(tensor: Any, edge: Edge) -> None:
-    """Set a new history of a tensor that was written to; what it retains moves to the new one."""
+    """Set the new history of a written tensor, and move its ``retain_grad`` hook to it."""
     meta = meta_of(tensor)
     before, meta.edge = meta.edge, edge
     move_retained(meta, before)

@@ -1,4 +1,5 @@
-"""A step of the backward pass: from the gradients of a call's results to those of its arguments."""
+"""Nodes of the autograd graph: each maps gradients of a call's results to those of its
+arguments."""
 
 from __future__ import annotations
 
@@ -14,75 +15,76 @@ if TYPE_CHECKING:
 
     from opdispatch.autograd.watch import MadeAt, SavedTensorHooks
 
-next_number = itertools.count(1).__next__  # one operation under the GIL
+next_number = itertools.count(1).__next__  # atomic: a single operation under the GIL
 """The next node's ``number``."""
 
 Facts: TypeAlias = "tuple[tuple[int, ...], np.dtype[Any], str]"
-"""Facts that a gradient must fit: shape, type and device of its tensor."""
+"""Metadata that a gradient must match: shape, dtype and device of its tensor."""
 
 
 Edge: TypeAlias = "tuple[Node, int]"
-"""Where a gradient goes: a node, and which of its results it is of."""
+"""Target of a gradient: a node and the index of its result."""
 Gradients: TypeAlias = Sequence[Any]
 """Tensors, with None for zeros."""
 Hook: TypeAlias = Callable[..., Any]
-"""Is given a gradient; what it returns, unless that is None, replaces it."""
+"""Called with a gradient; a result other than None replaces it."""
 
 
 BEFORE = -1
-"""The number of a hook that sees all gradients, before ``apply`` does."""
+"""Index of hooks called with all gradients before ``apply``."""
 AFTER = -2
-"""Of one that sees what ``apply`` returned, and what that was given."""
+"""Index of hooks called with the results and the arguments of ``apply``."""
 ACCUMULATED = -3
-"""Of one that sees a leaf, whose ``grad`` has been added to."""
+"""Index of hooks called with a leaf after its gradient was accumulated."""
 
 
 class Origin(NamedTuple):
-    """Of a value that processes hand to each other. See Note [Histories elsewhere]."""
+    """Identity of a value that is passed between processes; see Note [Histories elsewhere]."""
 
     name: bytes
-    """Name of the value among processes."""
+    """Name of the value, unique across processes."""
     place: str
-    """Where it came from, in words; empty: it was made here."""
+    """Description of the process it came from; empty if it was made in this one."""
 
 
 class RegisteredHook(NamedTuple):
-    """A hook of a node: of the gradient of the result with that number, or of another kind."""
+    """A registered hook: the index of the result whose gradient it gets, or one of the kinds
+    above."""
 
     number: int
     hook: Hook
 
 
 class LastHook(ABC):
-    """A hook that sees a gradient as all other hooks of a tensor have left it."""
+    """A hook that runs after all other hooks of a tensor."""
 
     @abstractmethod
     def __call__(self, grad: Any) -> None:
-        """Take the gradient."""
+        """Process the gradient."""
 
 
 class Node(ABC):
-    """A differentiated call in the graph.
+    """A differentiable call in the graph.
 
-    Nodes are numbered as they are made, and an edge goes from a node to an earlier one: so
-    descending numbers are an order in which every gradient is complete when it is used.
+    Nodes are numbered in order of creation, and edges lead to earlier nodes. In descending order of
+    numbers, all gradients of a node are therefore complete before it runs.
     """
 
-    # Of most nodes, these stay as they are: so there are no slots.
+    # Class attributes as defaults, not slots: few nodes set them.
     hooks: list[RegisteredHook] | None = None
     num_results = 1
     made_at: MadeAt | None = None
-    """Where it was made, if anomalies are detected."""
+    """Traceback of the forward call, if anomaly detection was enabled."""
     origin: Origin | None = None
-    """Of where the way of such a value begins."""
+    """Set where the history of a value from another process begins."""
 
     def __init__(
         self, edges: Sequence[Edge | None], facts: Sequence[Facts | None], num_results: int = 1
     ) -> None:
         self.edges = edges
-        """One for each tensor that was given; None where no gradient is wanted."""
+        """One edge for each tensor argument; None if its gradient is not needed."""
         self.facts = facts
-        """Of the same tensors."""
+        """Metadata of the same tensors."""
         self.num_results = num_results
         self.number = next_number()
         if WATCHED:
@@ -100,10 +102,10 @@ class Node(ABC):
 
     @abstractmethod
     def apply(self, grads: list[Any]) -> Gradients:
-        """Return the gradients of the input tensors, one for each edge."""
+        """Return the gradients of the input tensors, one for each edge; None stands for zeros."""
 
     def release(self) -> None:  # noqa: B027 - most nodes keep nothing
-        """Release the values saved for ``apply``, which raises AutogradError from now on."""
+        """Release the values saved for ``apply``, which raises AutogradError afterwards."""
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:  # noqa: B027 - as above
         """Pack the saved tensors by ``hooks``."""
@@ -111,7 +113,7 @@ class Node(ABC):
     def add_hook(self, number: int, hook: Hook) -> RegisteredHook:
         """Call ``hook`` with the gradient of one of its results before ``apply``."""
         added = RegisteredHook(number, hook)
-        # Sorting is stable: all others keep their order.
+        # The sort is stable: all other hooks keep their order.
         self.hooks = sorted(
             [*(self.hooks or []), added], key=lambda each: isinstance(each.hook, LastHook)
         )
@@ -124,14 +126,14 @@ class Node(ABC):
     def register_prehook(self, hook: Hook) -> HookHandle:
         """Call ``hook(grad_outputs)`` with the gradients of its results before the node runs.
 
-        They are a tuple, with None for zeros; what it returns replaces them. As in PyTorch.
+        ``grad_outputs`` is a tuple with None for zeros; a result other than None replaces it.
         """
         return HookHandle(self, self.add_hook(BEFORE, hook))
 
     def register_hook(self, hook: Hook) -> HookHandle:
         """Call ``hook(grad_inputs, grad_outputs)`` after the node has run.
 
-        Both are tuples; what it returns replaces the first. As in PyTorch.
+        Both are tuples; a result other than None replaces ``grad_inputs``.
         """
         return HookHandle(self, self.add_hook(AFTER, hook))
 
@@ -140,13 +142,13 @@ class Node(ABC):
 
 
 class HookHandle:
-    """Handle of a registered hook. As a block, it undoes the registration at the end."""
+    """Handle of a registered hook. As a context manager, it removes the hook on exit."""
 
     def __init__(self, node: Node, registered: RegisteredHook) -> None:
         self._node, self._registered = node, registered
 
     def remove(self) -> None:
-        """Undo the registration. Idempotent."""
+        """Remove the hook. Idempotent."""
         self._node.remove_hook(self._registered)
 
     def __enter__(self) -> Self:

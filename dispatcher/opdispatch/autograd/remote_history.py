@@ -1,16 +1,15 @@
-"""Tensors whose history another process has: the backward pass cannot go on where they were made.
+"""Tensors whose history is in another process, where the backward pass cannot continue.
 
 Note [Histories elsewhere]
-    Processes hand each other elements, and no graphs. A gradient that came by such a tensor would
-    lack what the other process's graph adds to it, and that could not be seen. So what
-    is incomplete is an error:
+    Processes exchange elements but no graphs. A gradient computed through such a tensor would
+    silently lack the contribution of the other process's graph, so an incomplete gradient is an
+    error:
 
-    - what a call made in another process has a ``CallElsewhere`` for it, with edges to the tensors
-      that were sent;
-    - a value that moves here, and was calculated where it comes from, has a ``LostHistory``. It has
-      no edges, so whatever else has been elsewhere, too, may be a part of what was lost;
-    - a leaf that moves is another leaf, under the same name. What was recorded here before it left
-      has the one that it was.
+    - results of a call in another process have a ``CallElsewhere`` node with edges to the sent
+    tensors; - a value that moves here, and was calculated where it comes from, has a
+    ``LostHistory``. It has no edges, so whatever else has been elsewhere, too, may be a part of
+    what was lost; - a leaf that moves is another leaf, under the same name. What was recorded here
+    before it left has the one that it was.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from opdispatch.local_state.grad_mode import is_grad_enabled
 
 
 class LostHistory(Node):
-    """Stands for all that a value was calculated from before it came here."""
+    """Node in place of the history that a value has in the process it came from."""
 
     def __init__(self, origin: Origin) -> None:
         super().__init__((), ())
@@ -41,7 +40,7 @@ class LostHistory(Node):
         raise self.error()
 
     def error(self) -> AutogradError:
-        """Return the error of a backward pass that reaches this process."""
+        """Return the error of a backward pass that reaches the lost history."""
         place = "" if self.origin is None else self.origin.place
         return AutogradError(
             f"the backward pass reaches a value that came from {place}, and has left its history "
@@ -51,7 +50,7 @@ class LostHistory(Node):
 
 
 class CallElsewhere(Node):
-    """A call that another process made, and has recorded for itself."""
+    """Node of a call that ran in another process, which has recorded it."""
 
     def __init__(self, place: str, given: list[Any], num_results: int) -> None:
         super().__init__(
@@ -74,12 +73,12 @@ class CallElsewhere(Node):
 
 
 def has_history(value: Any) -> bool:
-    """Return whether a value was made by recorded calls."""
+    """Return whether a value is the result of recorded calls."""
     return isinstance(value, Variable) and value.requires_grad and not value.is_leaf
 
 
 def name_leaf(value: Any, name: bytes) -> None:
-    """Set the name by which processes know a value, if it is a leaf that requires gradients."""
+    """Set the cross-process name of a value if it is a leaf that requires gradients."""
     if isinstance(value, Variable) and value.requires_grad and value.is_leaf:
         _set_origin(value, Origin(name, ""))
 
@@ -87,7 +86,7 @@ def name_leaf(value: Any, name: bytes) -> None:
 def arrive(value: Any, origin: Origin, *, has_history: bool) -> None:
     """Set the history of a received value.
 
-    ``has_history`` says that recorded calls made it there.
+    ``has_history`` tells whether recorded calls made it in the process it comes from.
     """
     if not isinstance(value, Variable) or not value.requires_grad:
         return
@@ -98,7 +97,7 @@ def arrive(value: Any, origin: Origin, *, has_history: bool) -> None:
 
 
 def note_call(place: str, arguments: Iterable[Any], results: Iterable[Any]) -> None:
-    """Record ``results`` as made from ``arguments`` by a call in another process."""
+    """Record ``results`` as results of a call with ``arguments`` in another process."""
     made = [each for each in _variables_in(results) if each.is_leaf]
     if not made or not is_grad_enabled():
         return
@@ -112,7 +111,7 @@ def note_call(place: str, arguments: Iterable[Any], results: Iterable[Any]) -> N
 
 
 def check_complete(wanted: Iterable[Node], reachable: Iterable[Node]) -> None:
-    """Raise AutogradError if gradients of ``wanted`` may lack what another process knows.
+    """Raise AutogradError if gradients of ``wanted`` may lack contributions of another process.
 
     See Note [Histories elsewhere].
     """
@@ -134,7 +133,7 @@ def check_complete(wanted: Iterable[Node], reachable: Iterable[Node]) -> None:
 
 def _set_origin(value: Any, origin: Origin) -> None:
     edge = edge_of(value)
-    if edge is not None:  # no gradient arrives at a view that was made under no_grad
+    if edge is not None:  # a view made under no_grad receives no gradient
         edge[0].origin = origin
 
 

@@ -1,7 +1,7 @@
-"""Tensors that a node saves for the backward pass: what is used then must be what it was.
+"""Tensors saved for the backward pass, with a check that they were not written to since.
 
-Calls are many and most never go back, so what is kept is plain, and made into tensors again when
-it is used. Where hooks are asked for, they are asked afterwards.
+Most recorded calls never run backward, so saving stores plain tuples, and tensors are rebuilt from
+them on use. Saved-tensor hooks are applied after the tuples are stored.
 
 Mirrors ``torch/csrc/autograd/saved_variable.h``.
 """
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from opdispatch.autograd.node import Node
 
 SavedTensor: TypeAlias = "tuple[Any, int]"
-"""A tensor that a call was given, and the version that it had."""
+"""An argument of the call and its version at that time."""
 SavedResult: TypeAlias = "tuple[Any, int, VersionCounter, int]"
-"""Array, keys, counter and version of a result of the node itself: without its history, which would
-be a circle."""
+"""Array, keys, version counter and version of a result of the node itself. The history is left out
+to avoid a reference cycle."""
 
 
 class PackedTensor:
@@ -55,7 +55,8 @@ class PackedTensor:
             )
 
     def unpack(self, edge: Edge | None = None) -> Any:
-        """Return the tensor with its history; that of a result is given. Raises AutogradError."""
+        """Unpack the tensor; the history of a result is given. Raises AutogradError for a wrong
+        result."""
         tensor: Any = self._unpack(self._packed)
         if not isinstance(tensor, Variable):
             raise AutogradError(
@@ -70,14 +71,14 @@ class PackedTensor:
 
 
 def pack_tensor(saved: SavedTensor, hooks: SavedTensorHooks) -> PackedTensor:
-    """Return a saved argument that the pack hook has replaced."""
+    """Pack a saved argument."""
     return PackedTensor(hooks, saved[0], edge_of(saved[0]))
 
 
 def pack_result(saved: SavedResult, hooks: SavedTensorHooks) -> PackedTensor:
-    """Return a saved result that the pack hook has replaced.
+    """Pack a saved result.
 
-    The hook sees it without its history, which would be a cycle.
+    The hook receives it without its history, to avoid a reference cycle.
     """
     return PackedTensor(hooks, _without_history(saved), None)
 
@@ -90,13 +91,13 @@ def save_tensor(tensor: Any) -> SavedTensor:
 def save_result(tensor: Any) -> SavedResult:
     """Save a result for the backward pass."""
     counter = counter_of(tensor)
-    # Of a user's class, a tensor of it: what it is made of is the class's own affair.
+    # For a user-defined class the tensor itself is kept: only the class knows how to rebuild it.
     array = tensor.array if tensor._is_plain else tensor.detach()
     return array, tensor.key_bits, counter, counter.value
 
 
 def unpack_tensor(saved: SavedTensor | PackedTensor, node: Node) -> Any:
-    """Return the tensor. Raises AutogradError if it was written to meanwhile."""
+    """Return the tensor. Raises AutogradError if it was written to since it was saved."""
     if isinstance(saved, PackedTensor):
         return saved.unpack()
     tensor, version = saved
@@ -108,7 +109,7 @@ def unpack_tensor(saved: SavedTensor | PackedTensor, node: Node) -> Any:
 def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0) -> Any:
     """Return result ``number`` with its history.
 
-    Raises AutogradError if it was written to meanwhile.
+    Raises AutogradError if it was written to since it was saved.
     """
     if isinstance(saved, PackedTensor):
         return saved.unpack((node, number))
@@ -122,7 +123,7 @@ def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0
 
 
 def released_error() -> AutogradError:
-    """Return the error for a second backward pass over a graph that the first one has released."""
+    """Return the error for a second backward pass through a released graph."""
     return AutogradError(
         "the backward pass needs saved tensors that are gone: they were released the first time, "
         "or are requested before the call has ended",

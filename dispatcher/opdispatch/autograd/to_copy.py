@@ -1,6 +1,6 @@
-"""A tensor's way to another device or layout, as a step of the graph.
+"""Differentiable moves of a tensor to another device, and the end of the graph at another layout.
 
-From another device gradients go back to where it was; from another layout no gradients go back.
+The gradient of a move returns to the original device. Layout conversions have no derivative.
 """
 
 from __future__ import annotations
@@ -29,36 +29,35 @@ class ToCopy(Node):
         return "ToCopyBackward"
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Return the gradient, moved back; the move is recorded too if the backward pass is."""
+        """Return the gradient, moved back; the move is recorded if the backward pass is."""
         return (grads[0].to(self._device),)
 
 
 def record_move(tensor: Any, moved: Any) -> None:
-    """Make ``moved`` what ``tensor`` has become elsewhere, if gradients are recorded."""
+    """Record ``moved`` as a copy of ``tensor`` on another device, if gradients are recorded."""
     if tensor.requires_grad and is_grad_enabled():
         meta_of(moved).edge = (ToCopy(tensor), 0)
         moved.requires_grad_flag = True
 
 
 def gradient_on(device: str, gradient: Any, what: str) -> Any:
-    """Return a gradient, moved to the device of its tensor if it has no dimensions.
+    """Move a zero-dimensional gradient to the device of its tensor.
 
-    Numbers of the host take part in calculations on any device, where their gradients are computed.
-
-    Raises AutogradError for one that has, and is elsewhere.
+    Zero-dimensional CPU tensors can be combined with tensors of any device, where their gradients
+    are computed. Raises AutogradError for other gradients that are on a different device.
     """
     array = gradient.array
     if (there := device_of(array)) == device:
         return gradient
     if array.shape:
         raise AutogradError(f"{what} is on {there}, and the tensor that it is of is on {device}")
-    if isinstance(array, LevelArray):  # by an operator, so that levels below see it
+    if isinstance(array, LevelArray):  # by an operator, so that transform levels below see it
         return array_namespace().astype(gradient, array.dtype, device=device)
     return gradient.to(device)
 
 
 class OtherLayout(Node):
-    """Node of ``to_sparse``, ``values`` and their kin: the backward pass ends here."""
+    """Node of ``to_sparse``, ``values`` and other layout conversions, which have no derivative."""
 
     def __init__(self, tensor: Any) -> None:
         super().__init__((edge_of(tensor),), (facts_of(tensor),))
@@ -78,7 +77,8 @@ class OtherLayout(Node):
 
 
 def record_without_derivative(tensor: Any, made: Any) -> None:
-    """Make ``made`` what a layout's method has made of ``tensor``, if gradients are recorded."""
+    """Record ``made`` as the result of a layout conversion of ``tensor``, if gradients are
+    recorded."""
     if tensor.requires_grad and is_grad_enabled() and made.array.dtype.kind in DIFFERENTIABLE_KINDS:
         meta_of(made).edge = (OtherLayout(tensor), 0)
         made.requires_grad_flag = True

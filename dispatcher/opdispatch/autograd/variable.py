@@ -1,16 +1,16 @@
 """The autograd part of a tensor: PyTorch's ``torch::autograd::Variable``.
 
 Note [Versions]
-    A tensor that was written to has another version. All tensors over the same elements (a base,
-    its views, what ``detach`` gives) share one ``VersionCounter``, made when the second of them is.
-    A tensor saved for the backward pass remembers the version it had.
+    Each in-place write increments a tensor's version. All tensors that share memory (a base, its
+    views, results of ``detach``) share one ``VersionCounter``, created with the second of them. A
+    tensor saved for the backward pass is stored with its version.
 
 Note [Views]
-    A differentiable view remembers its base and how it is made of it. When either is written to,
-    the history of the base changes: a write through the view becomes a ``CopySlices`` of the base,
-    and every view finds its own ``grad_fn`` anew, by being made again of the base's history. The
-    views of a base that requires no gradients share one flag, which the base sets when it comes to
-    require some: ``BaseRequiresGrad``.
+    A differentiable view stores its base and the calls that make it from the base. A write to
+    either changes the history of the base: a write through the view becomes a ``CopySlices`` node
+    of the base, and every view recomputes its ``grad_fn`` by replaying its calls on the base's new
+    history. The views of a base that does not require gradients share one flag,
+    ``BaseRequiresGrad``, which the base sets when it begins to require them.
 
 ``torch/csrc/autograd/{variable,VariableTypeUtils}.h``
 """
@@ -41,7 +41,7 @@ from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_S
 from opdispatch.local_state.tracing_state import is_traced
 
 DIFFERENTIABLE_KINDS = "fcV"
-"""NumPy's kinds of element types that can require gradients; V has those of ml_dtypes."""
+"""NumPy dtype kinds that can require gradients; V includes those of ml_dtypes."""
 
 
 def meta_of(tensor: Any) -> AutogradMeta:
@@ -59,7 +59,7 @@ def version_of(tensor: Any) -> int:
 
 
 def counter_of(tensor: Any) -> VersionCounter:
-    """Return a tensor's version counter, to be shared or incremented."""
+    """Return a tensor's version counter, created if it has none."""
     meta: AutogradMeta | None = tensor.autograd_meta
     if meta is None:
         meta = tensor.autograd_meta = AutogradMeta()
@@ -70,14 +70,14 @@ def counter_of(tensor: Any) -> VersionCounter:
 
 
 def facts_of(tensor: Any) -> Facts:
-    """Return the facts that a gradient of it must match."""
+    """Return the shape, dtype and device that a gradient of it must match."""
     array = tensor.array
     device = "cpu" if type(array) is np.ndarray else arrays.device_of(array)
     return array.shape, array.dtype, device
 
 
 def edge_of(tensor: Any) -> Edge | None:
-    """Return the edge that its gradient flows to; None if it requires none."""
+    """Return the edge that its gradient flows to, or None if it does not require gradients."""
     if not tensor.requires_grad_flag:
         return None
     meta: AutogradMeta | None = tensor.autograd_meta
@@ -105,7 +105,7 @@ def grad_fn_of(tensor: Any) -> Node | None:
 
 
 def renew_history(tensor: Any) -> None:
-    """Renew the history of a view whose base has another history since its own.
+    """Recompute the history of a view if the history of its base has changed.
 
     See Note [Views].
     """
@@ -128,7 +128,7 @@ def renew_history(tensor: Any) -> None:
 
 
 def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
-    """Move the hook of ``retain_grad`` from the history before to the present one."""
+    """Move the hook of ``retain_grad`` from the previous history to the current one."""
     if meta.retained is not None and before is not None and meta.edge is not None:
         before[0].remove_hook(meta.retained)
         node, number = meta.edge
@@ -136,10 +136,10 @@ def move_retained(meta: AutogradMeta, before: Edge | None) -> None:
 
 
 class AccumulateGrad(Node):
-    """Where the way ends: adds to ``grad`` of a tensor that nothing has made.
+    """Node of a leaf: accumulates gradients in the leaf's ``grad``.
 
-    The tensor keeps it, and not the other way round: no caller could see a gradient of one that is
-    gone.
+    The tensor owns the node, which has only a weak reference to it: nothing could read the gradient
+    of a tensor that is gone.
     """
 
     def __init__(self, variable: Any) -> None:
@@ -153,13 +153,13 @@ class AccumulateGrad(Node):
 
     @property
     def variable(self) -> Any:
-        """The tensor, or None if it is gone."""
+        """The leaf tensor, or None if it has been freed."""
         return self._variable()
 
     def apply(self, grads: list[Any]) -> tuple[()]:
-        """Add the gradient to it, unless it requires none any more.
+        """Accumulate the gradient, unless the tensor no longer requires gradients.
 
-        Raises AutogradError if a write has made it a part of another history since.
+        Raises AutogradError if the tensor is no longer a leaf because of an in-place write.
         """
         variable = self._variable()
         if variable is not None and variable.requires_grad_flag:
@@ -177,7 +177,8 @@ class AccumulateGrad(Node):
 
 
 def wanted_edge_of(tensor: Any) -> Edge | None:
-    """Return ``edge_of``; for a view in which no gradient arrives, its edge once one does."""
+    """Return ``edge_of`` a tensor; for a view that receives no gradient itself, the edge it would
+    have."""
     edge = edge_of(tensor)
     if edge is None and tensor.requires_grad_flag:
         meta = meta_of(tensor)
@@ -190,9 +191,9 @@ def wanted_edge_of(tensor: Any) -> Edge | None:
 def accumulate_grad(variable: Any, gradient: Any, *, keeps_history: bool) -> None:
     """Add a gradient to ``grad``.
 
-    The first one is copied: what arrives may have arrived elsewhere, too. Where histories are kept,
-    others are added without writing to what is there, which otherwise stays the tensor that it is,
-    with the history that it has.
+    The first gradient is copied, since other nodes may hold the same tensor. In grad mode (with
+    ``create_graph``), later gradients are added out of place; otherwise they are added in place,
+    and ``grad`` remains the same tensor with its history.
     """
     meta = meta_of(variable)
     if meta.grad is None:
@@ -205,7 +206,8 @@ def accumulate_grad(variable: Any, gradient: Any, *, keeps_history: bool) -> Non
 
 
 def _add_in_place(written: Any, gradient: Any) -> bool:
-    """Add to a plain tensor on the CPU what no mode, trace or level sees; return whether it did."""
+    """Add in place to a plain CPU tensor if no mode, trace or transform is active; return whether
+    it did."""
     array, more = written.array, gradient.array
     if not (
         type(array) is np.ndarray
@@ -216,7 +218,7 @@ def _add_in_place(written: Any, gradient: Any) -> bool:
         and array.dtype is more.dtype
         and array.dtype.char in "fdFD"
         and array.shape == more.shape
-        and array.flags.c_contiguous  # so that no element is there twice
+        and array.flags.c_contiguous  # so that no element overlaps another
         and array.flags.writeable
         and LOCAL_STATE.get() is DEFAULT_STATE
         and not is_traced(written)
@@ -224,30 +226,30 @@ def _add_in_place(written: Any, gradient: Any) -> bool:
     ):
         return False
     version = counter_of(written)
-    after = version.value + 1  # before the write: inference tensors have none
+    after = version.value + 1  # read before the write, since inference tensors have no version
     np.add(array, more, out=array)
     version.value = after
     return True
 
 
 def set_flag_of_views(meta: AutogradMeta) -> None:
-    """Make the views of a tensor that now requires gradients require them, too."""
+    """Set ``requires_grad`` of all views of a tensor that has begun to require gradients."""
     if meta.flag_of_views is not None:
         meta.flag_of_views.append(True)
         meta.flag_of_views = None
 
 
 def copy_of(tensor: Any) -> Any:
-    """Return a tensor of the same elements, without a history."""
+    """Return a tensor that shares the elements but has no history."""
     if isinstance(tensor.array, LevelArray | arrays.FakeArray) or is_traced(tensor):
-        return +tensor  # by the operator, so that levels below, traces and the like see it
+        return +tensor  # by the operator, so that transform levels and traces see it
     return tensor._of(arrays.copy_of(tensor.array))
 
 
 class Variable:
-    """A base of ``Tensor``: its place in the graph; ``VariableMethods`` has what it can do.
+    """Base of ``Tensor`` with its autograd state; ``VariableMethods`` has the public methods.
 
-    ``requires_grad_flag`` is what was set, or follows from how the tensor was made.
+    ``requires_grad_flag`` was set by the user or by the call that made the tensor.
     """
 
     __slots__ = ()
@@ -255,7 +257,7 @@ class Variable:
     autograd_meta: AutogradMeta | None
     requires_grad_flag: bool | BaseRequiresGrad
     array: Any
-    if TYPE_CHECKING:  # what VariableMethods has
+    if TYPE_CHECKING:  # as in VariableMethods
 
         @property
         def requires_grad(self) -> bool:
@@ -263,14 +265,14 @@ class Variable:
 
         @property
         def is_leaf(self) -> bool:
-            """Whether no recorded call has made it."""
+            """Whether it is a leaf: not the result of a recorded call."""
 
     plain_class: ClassVar[Callable[[Any], Any]]
-    """``Tensor``: makes one of an array. A slot that the class's module fills."""
+    """The class ``Tensor``; set by its module to avoid an import cycle."""
 
 
 def check_differentiable(dtype: Any, requires_grad: bool) -> None:
-    """Raise AutogradError if elements of that type cannot require gradients, and are to."""
+    """Raise AutogradError if ``requires_grad`` is set and the dtype cannot require gradients."""
     if requires_grad and dtype.kind not in DIFFERENTIABLE_KINDS:
         raise AutogradError(
             "only tensors of floating-point and complex types can require gradients, and this one "

@@ -25,7 +25,7 @@ from opdispatch.local_state.grad_mode import is_inference_mode_enabled
 
 
 class VariableMethods(Variable):
-    """A base of ``Tensor``: its part in derivatives."""
+    """Base of ``Tensor`` with the public autograd attributes and methods."""
 
     __slots__ = ()
 
@@ -33,7 +33,8 @@ class VariableMethods(Variable):
     def requires_grad(self) -> bool:
         """Whether gradients are recorded for it.
 
-        Setting it raises AutogradError unless it is a leaf, of a type that can have them.
+        Setting it raises AutogradError unless the tensor is a leaf of a floating-point or complex
+        dtype.
         """
         return bool(self.requires_grad_flag)
 
@@ -42,7 +43,7 @@ class VariableMethods(Variable):
         if isinstance(self.array, LevelArray):
             raise AutogradError(
                 "requires_grad cannot be changed within a function that is transformed",
-                hint="use opdispatch.func.grad of the part that gradients are wanted of",
+                hint="use opdispatch.func.grad for the part to differentiate",
             )
         if not self.is_leaf:
             if value:
@@ -50,7 +51,7 @@ class VariableMethods(Variable):
             raise AutogradError(
                 "requires_grad can only be changed of a leaf, and this tensor was made by "
                 f"{self.grad_fn}",
-                hint="use detach() for one that records nothing",
+                hint="use detach() for a tensor without history",
             )
         check_differentiable(self.array.dtype, value)
         if value and self.is_inference() and not is_inference_mode_enabled():
@@ -71,20 +72,20 @@ class VariableMethods(Variable):
         return self
 
     def is_inference(self) -> bool:
-        """Return whether inference mode made the tensor.
+        """Return whether the tensor was created in inference mode.
 
-        It has no version, and no place in a graph.
+        Such a tensor has no version and cannot be part of a graph.
         """
         return is_inference(self)
 
     @property
     def grad_fn(self) -> Node | None:
-        """The node that made it, or None."""
+        """The node that created the tensor, or None for a leaf."""
         return grad_fn_of(self)
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no recorded call has made it."""
+        """Whether the tensor is a leaf: not the result of a recorded call."""
         return grad_fn_of(self) is None
 
     @property
@@ -107,7 +108,7 @@ class VariableMethods(Variable):
 
     @property
     def _base(self) -> Any:
-        """The tensor that it is a view of, and itself no view; None for what is none."""
+        """The base that this tensor is a view of, or None if it is not a view."""
         view = view_of(self)
         return None if view is None else view.base
 
@@ -117,16 +118,19 @@ class VariableMethods(Variable):
 
     @property
     def _version(self) -> int:
-        """How often its elements were written to, by operators that say so."""
+        """Number of in-place writes by operators whose schema declares them."""
         return version_of(self)
 
     def retain_grad(self) -> None:
-        """Add to ``grad`` in ``backward`` also for this tensor, which is not a leaf.
+        """Make ``backward`` accumulate in ``grad`` for this non-leaf tensor, too.
 
-        It is the gradient that hooks have left. Raises AutogradError.
+        The gradient is retained after all hooks. Raises AutogradError if it does not require
+        gradients.
         """
         if not self.requires_grad:
-            raise AutogradError("a tensor that requires no gradient cannot retain one")
+            raise AutogradError(
+                "retain_grad was called on a tensor that does not require gradients"
+            )
         meta = meta_of(self)
         if self.grad_fn is None or meta.retained is not None:
             return
@@ -136,13 +140,15 @@ class VariableMethods(Variable):
 
     @property
     def retains_grad(self) -> bool:
-        """Whether ``retain_grad`` was called on a tensor that is not a leaf."""
+        """Whether ``retain_grad`` was called on this non-leaf tensor."""
         return self.autograd_meta is not None and self.autograd_meta.retained is not None
 
     def register_hook(self, hook: Hook) -> HookHandle:
-        """Call ``hook`` with each gradient of this tensor; its result replaces the gradient.
+        """Call ``hook(grad)`` in each backward pass; a result other than None replaces the
+        gradient.
 
-        The handle's ``remove`` undoes it. Raises AutogradError if it requires no gradient.
+        The handle's ``remove`` removes the hook. Raises AutogradError if the tensor does not
+        require gradients.
         """
         edge = wanted_edge_of(self)
         if edge is None:
@@ -151,9 +157,9 @@ class VariableMethods(Variable):
         return HookHandle(node, node.add_hook(number, hook))
 
     def register_post_accumulate_grad_hook(self, hook: Hook) -> HookHandle:
-        """Call ``hook(tensor)`` whenever ``backward`` has added to ``grad`` of this leaf.
+        """Call ``hook(tensor)`` after ``backward`` has accumulated in ``grad`` of this leaf.
 
-        The handle's ``remove`` undoes it. Raises AutogradError for anything but a leaf that
+        The handle's ``remove`` removes the hook. Raises AutogradError unless this is a leaf that
         requires gradients.
         """
         edge = wanted_edge_of(self)
@@ -175,7 +181,7 @@ class VariableMethods(Variable):
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        """Add the gradients of this tensor to ``grad`` of the leaves, or of ``inputs``.
+        """Accumulate the gradients of this tensor in ``grad`` of the leaves, or only of ``inputs``.
 
         See ``opdispatch.autograd.backward``.
         """

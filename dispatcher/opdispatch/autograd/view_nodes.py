@@ -1,4 +1,4 @@
-"""The history of views that are written to. See Note [Views] in ``variable.py``.
+"""Nodes for writes to views and their bases. See Note [Views] in ``variable.py``.
 
 Mirrors ``CopySlices`` of ``torch/csrc/autograd/functions/tensor.h``.
 """
@@ -30,7 +30,7 @@ from opdispatch.local_state.lazy_imports import array_namespace
 
 
 class ReplayedView(Node):
-    """A view of a base whose history has changed: gradients go to where it is in the base."""
+    """Node of a view whose base has a new history; scatters gradients into the base's gradient."""
 
     def __init__(self, view: DifferentiableViewMeta) -> None:
         super().__init__((edge_of(view.base),), (facts_of(view.base),))
@@ -42,7 +42,7 @@ class ReplayedView(Node):
         return "ReplayedView"
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Return zeros with the gradient where the view is."""
+        """Return zeros like the base with the gradient at the position of the view."""
         [facts] = self.facts
         assert facts is not None
         return (place_in(self._replay, facts, grads[0]),)
@@ -51,8 +51,8 @@ class ReplayedView(Node):
 class CopySlices(Node):
     """Node that replays a write to a view onto its base.
 
-    ``written`` is the node of what wrote: of its own edge at ``place``, the view's, this node takes
-    care.
+    ``written`` is the node of the writing operator. Its edge at index ``place``, that of the view,
+    is replaced by this node's.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class CopySlices(Node):
             here[...] = 0.0 if first is None else first
             found[place] = kept
             return found
-        # Of a gradient whose elements are in another order than the base's, ``reshape`` copies.
+        # ``reshape`` copies a gradient whose memory order differs from the base's.
         change = -of_view if first is None else first - of_view
         facts = self.facts[place]
         assert facts is not None
@@ -97,7 +97,7 @@ class CopySlices(Node):
 
 
 def place_in(steps: Replay | None, facts: Facts, gradient: Any) -> Any:
-    """Return zeros like the base, with a gradient where the view is, by the view's derivative."""
+    """Scatter a gradient into zeros like the base, by the derivative of the view calls."""
     from opdispatch.autograd.engine import grad
 
     shape, dtype, device = facts
@@ -110,10 +110,10 @@ def place_in(steps: Replay | None, facts: Facts, gradient: Any) -> Any:
 
 
 def with_room_for(whole: Any, *parts: Any) -> Any:
-    """Return a tensor that samples of ``parts`` can be written to.
+    """Return a tensor to which ``parts`` can be written under ``vmap``.
 
-    That is ``whole`` where no part is batched by ``vmap``, and a copy that is batched at all of
-    their levels otherwise.
+    This is ``whole`` if no part is batched, otherwise a copy that is batched at all of their
+    levels.
     """
     xp = array_namespace()
     for each in parts:
@@ -125,21 +125,21 @@ def with_room_for(whole: Any, *parts: Any) -> Any:
 
 
 def shares_elements(base: Any, other: Any) -> bool:
-    """Return whether two tensors have the same elements, the second being a view of the first.
+    """Return whether a view shares memory with its base.
 
-    An array library may have copied them.
+    It may not: some array libraries copy in view operators.
     """
     whole, part = base.array, other.array
     if part is whole:
         return True
     if type(part) is np.ndarray and type(whole) is np.ndarray:
         owner = part.base
-        if owner is None or owner is whole or owner is whole.base:  # also where there are none
+        if owner is None or owner is whole or owner is whole.base:  # true also without elements
             return owner is not None
         return bool(np.may_share_memory(part, whole))
     if isinstance(part, LevelArray) and isinstance(whole, LevelArray):
         below, part_below = whole.value, part.value
-        # A functional tensor's views may be copies, and what is written to one is in the other.
+        # Values of functional views may be copies, but writes still propagate.
         if (storage := getattr(below, "storage", None)) is not None:
             return storage is getattr(part_below, "storage", None)
         return shares_elements(below, part_below)
@@ -153,7 +153,7 @@ def shares_elements(base: Any, other: Any) -> bool:
 
 
 def view_of_itself(tensor: Any, made_by: str) -> Any:
-    """Return a view of a whole tensor, without a history."""
+    """Return a view of the entire tensor, without a history."""
     view = tensor.detach_here()
     outer = view_of(tensor)
     base, steps = (tensor, None) if outer is None else (outer.base, outer.replay)

@@ -1,7 +1,7 @@
-"""The watch of a task on new nodes: saved tensors are packed, callers recorded.
+"""Per-task hooks for new nodes: packing of saved tensors and anomaly tracebacks.
 
-Most programs want neither, so a call that is recorded asks one list that all threads share, and
-only if that has something in it what its own task wants.
+Most programs use neither. A recorded call therefore checks one list shared by all threads first,
+and reads the state of its own task only if that list is not empty.
 
 Mirrors ``SavedTensorDefaultHooks`` and ``AnomalyMode`` of ``torch/csrc/autograd``.
 """
@@ -19,7 +19,7 @@ from opdispatch.local_state.caller_frames import is_between
 
 
 class SavedTensorHooks(NamedTuple):
-    """Functions that a saved tensor goes through: to what is kept, and back to a tensor."""
+    """The pack and unpack hooks for saved tensors."""
 
     pack: Callable[[Any], Any]
     unpack: Callable[[Any], Any]
@@ -28,7 +28,7 @@ class SavedTensorHooks(NamedTuple):
 if TYPE_CHECKING:  # nothing at run time asks for it
 
     class WatchedNode(Protocol):
-        """The part of a ``Node`` that is looked at when it is made."""
+        """The part of a ``Node`` that is used when it is created."""
 
         made_at: MadeAt | None
 
@@ -41,24 +41,24 @@ if TYPE_CHECKING:  # nothing at run time asks for it
 
 
 WATCHED: list[None] = []
-"""One entry for each ``GraphWatch`` there is that wants something. Adding and removing are one
-operation each under the GIL."""
+"""One entry for each live ``GraphWatch`` with hooks or anomaly detection. Append and remove are
+each a single operation under the GIL, so no lock is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphWatch:
-    """Watchers that a task has switched on: an immutable value, replaced as a whole.
+    """The hooks and anomaly settings of a task: an immutable value, replaced as a whole.
 
-    As long as some context has it, be it a copy for another task, it is in ``WATCHED``.
+    It stays in ``WATCHED`` as long as any context refers to it, including copies for other tasks.
     """
 
     hooks: SavedTensorHooks | None = None
     refusal: str | None = None
-    """Why hooks may not be switched on; None: they may."""
+    """Reason why saved-tensor hooks are disabled; None if they are allowed."""
     detects_anomalies: bool = False
     checks_nan: bool = True
     evaluating: WatchedNode | None = None
-    """The node that is being done, where anomalies are detected."""
+    """The node that is running, if anomaly detection is enabled."""
 
     def _wants_something(self) -> bool:
         return self.hooks is not None or self.detects_anomalies
@@ -77,21 +77,21 @@ GRAPH_WATCH: ContextVar[GraphWatch] = ContextVar("opdispatch_graph_watch", defau
 
 
 def change_watch(**changes: Any) -> GraphWatch:
-    """Change what the current task wants; return what that was."""
+    """Change the settings of the current task; return the previous ones."""
     before = GRAPH_WATCH.get()
     GRAPH_WATCH.set(replace(before, **changes))
     return before
 
 
 class MadeAt(NamedTuple):
-    """Where a node was made: who called, and which node was being done then, if any."""
+    """Origin of a node: the traceback of its call and the node that was running, if any."""
 
     stack: Sequence[traceback.FrameSummary]
     evaluating: WatchedNode | None
 
 
 def note_made(node: WatchedNode) -> None:
-    """Record where a node was made, if anomalies are detected.
+    """Record the traceback of a node if anomaly detection is enabled.
 
     Called for each node while ``WATCHED``.
     """
@@ -105,9 +105,9 @@ def note_made(node: WatchedNode) -> None:
 
 
 def note_recorded(node: WatchedNode) -> None:
-    """Record a node of a recorded call and pack its saved tensors.
+    """Record the origin of a node and pack its saved tensors.
 
-    Called when it has all of them.
+    Called after all of them have been saved.
     """
     note_made(node)
     if (hooks := GRAPH_WATCH.get().hooks) is not None:

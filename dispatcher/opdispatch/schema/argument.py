@@ -36,12 +36,12 @@ class NoDefault(Enum):
 
 
 NO_DEFAULT: Final = NoDefault.NO_DEFAULT
-"""The default of an argument that has none (None is a default of its own)."""
+"""Marks an argument without a default, since None is a valid default."""
 
 
 @dataclass(frozen=True, slots=True)
 class AliasInfo:
-    """Which alias sets an argument is in, before and after the call, and whether it is written.
+    """Alias sets of an argument before and after the call, and whether the operator writes to it.
 
     ``Tensor(a! -> b)`` is ``AliasInfo({"a"}, {"b"}, True)``; ``*`` is the set that may alias
     anything; ``Tensor!`` is in a set of its own named ``$0``, ``$1``, ... ``contained`` has the
@@ -85,7 +85,7 @@ class Argument:
 
     @property
     def real_type(self) -> SchemaType:
-        """The type, by PyTorch's name; its own ``type`` is ``type.plain`` here."""
+        """The type, by PyTorch's name. PyTorch's ``type`` corresponds to ``type.plain`` here."""
         return self.type
 
     @property
@@ -99,7 +99,7 @@ class Argument:
 
     @property
     def default_value(self) -> object:
-        """The default, or None without one; a list for a list."""
+        """The default, or None if there is none; lists are returned as lists."""
         default = self.default if self.has_default else None
         return list(default) if isinstance(default, tuple) else default
 
@@ -110,17 +110,17 @@ class Argument:
 
     @property
     def is_out(self) -> bool:
-        """Whether it is an ``out`` argument: keyword-only and written to."""
+        """Whether this is an ``out`` argument: keyword-only and written to."""
         return self.kwarg_only and self.is_write
 
     @property
     def dispatches(self) -> bool:
-        """Whether the argument adds to the dispatch keys of a call."""
+        """Whether the argument contributes to the dispatch keys of a call."""
         return self.type.dispatches
 
     @property
     def N(self) -> int | None:  # noqa: N802 - PyTorch's name
-        """The size of a list that says one, be it optional: 2 of ``int[2]?``."""
+        """The declared size of a list, also of an optional one: 2 for ``int[2]?``."""
         inner = self.type.element if isinstance(self.type, OptionalType) else self.type
         return inner.size if isinstance(inner, ListType) else None
 
@@ -150,17 +150,17 @@ class Argument:
 
 
 def _joined(alias_sets: frozenset[str]) -> str:
-    # PyTorch's grammar has no place for a name behind the wildcard.
+    # PyTorch's grammar allows no names after the wildcard.
     return "|".join(sorted(alias_sets, key=lambda name: (name == "*", name)))
 
 
 def _annotated(type_: SchemaType, alias: AliasInfo | None) -> str:
-    """Return the type's text with each alias annotation behind the part it belongs to."""
+    """Return the type's text with each alias annotation after the type that it annotates."""
     if alias is None:
         return str(type_)
     if isinstance(type_, OptionalType):
         if isinstance(type_.element, TupleType | WrapperType | ClassType):
-            # These take no annotation, but a union takes one, and this one is an optional.
+            # Optionals take no annotation of their own, but unions do, so it is printed as a union.
             return f"Union({type_.element}, NoneType){alias}"
         return f"{_annotated(type_.element, alias)}?"
     if isinstance(type_, ListType):
@@ -170,7 +170,8 @@ def _annotated(type_: SchemaType, alias: AliasInfo | None) -> str:
 
 
 def _typed(argument: Argument) -> object:
-    """Return the default with its type, to compare: 1 equals True, and is another default."""
+    """Return the default with its type, as a key for comparison: 1 and True are different
+    defaults."""
     default = _code_of_word(argument.type, argument.default)
     if isinstance(default, tuple):
         return tuple((type(value), value) for value in default)
@@ -182,9 +183,9 @@ _IN_TEXT = (int, float, complex, str, tuple, type(None))
 
 
 def _code_of_word(type_: SchemaType, default: object) -> object:
-    """Return the number that PyTorch keeps for a dtype, layout or memory format.
+    """Return PyTorch's enum value of a dtype, layout or memory format.
 
-    Else the default.
+    Any other default is returned unchanged.
     """
     inner = type_.element if isinstance(type_, OptionalType) else type_
     if not isinstance(default, _IN_TEXT) and isinstance(default, np.dtype):
@@ -199,11 +200,11 @@ def _code_of_word(type_: SchemaType, default: object) -> object:
 def _default_text(type_: SchemaType, default: object) -> str:
     if isinstance(default, tuple) and isinstance(type_, ListType):
         texts = [_default_text(type_.element, value) for value in default]
-        # Equal ints are folded back into the one number that they were broadcast from.
+        # Equal ints are printed as the single number from which they were broadcast.
         if type_.element is INT and type_.size == len(texts) > 1 and len(set(texts)) == 1:
             return texts[0]
         return f"[{', '.join(texts)}]"
-    if type_ is COMPLEX and type(default) is int:  # of no use, but PyTorch accepts it
+    if type_ is COMPLEX and type(default) is int:  # meaningless, but PyTorch accepts it
         return _WORDS_FOR_NUMBERS[default]
     match default := _code_of_word(type_, default):
         case str():
@@ -220,7 +221,7 @@ def _default_text(type_: SchemaType, default: object) -> str:
     return str(default)
 
 
-# A complex default cannot be written as an integer, but as one of these words it can.
+# A complex default cannot be written as an integer, but it can be one of these words.
 _WORDS_FOR_NUMBERS = {0: "strided", 1: "Mean", 4: "long", 6: "float", 9: "complex"}
 
 

@@ -1,10 +1,10 @@
-"""Whether one version of an operator can stand in for another.
+"""Backward and forward compatibility of two versions of an operator's schema.
 
 Mirrors ``FunctionSchema::isBackwardCompatibleWith`` and ``isForwardCompatibleWith`` of
 ``ATen/core/function_schema.cpp``. A new schema is *backward* compatible if every call written for
-the old one still works, and *forward* compatible if calls that were written down with the new
-one, leaving out trailing arguments that have their defaults, can be read by the old one.
-``out`` arguments stand at the end of a schema, so new arguments come before them.
+the old one still works, and *forward* compatible if calls serialized with the new one, without
+trailing arguments that have their default values, can be read with the old one. ``out`` arguments
+come last, so new arguments precede them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from opdispatch.schema.types import (
 
 
 class Signature(Protocol):
-    """The part of a ``FunctionSchema`` that is compared."""
+    """The attributes of a ``FunctionSchema`` that are compared."""
 
     @property
     def name(self) -> OperatorName:
@@ -54,10 +54,11 @@ class Signature(Protocol):
 
 
 def is_backward_compatible(new: Signature, old: Signature) -> bool:
-    """Return whether every call written for ``old`` is valid for ``new``, with results that fit."""
+    """Return whether every call written for ``old`` is valid for ``new``, with compatible
+    results."""
     if not _have_one_structure(new, old) or len(new.arguments) < len(old.arguments):
         return False
-    # Arguments may become more general, and returns more special.
+    # Arguments may become more general, and returns more specific.
     if not all(_replaces(o, n) for n, o in zip(new.returns, old.returns, strict=True)):
         return False
     first_new, first_old = _first_out(new), _first_out(old)
@@ -103,9 +104,9 @@ def _first_out(schema: Signature) -> int:
 
 
 def _corresponding(new: Signature, old: Signature) -> Iterator[tuple[Argument, Argument]]:
-    """Yield the arguments that both have.
+    """Yield the pairs of corresponding arguments.
 
-    Those before ``out`` by place, then those from there on.
+    Arguments before ``out`` are matched by position, then the ``out`` arguments.
     """
     first_new, first_old = _first_out(new), _first_out(old)
     yield from zip(new.arguments[:first_new], old.arguments[:first_old], strict=False)
@@ -142,7 +143,7 @@ def _have_one_place(new: Argument, old: Argument) -> bool:
 def is_subtype(sub: SchemaType, base: SchemaType) -> bool:
     """Return whether every value of the plain type ``sub`` is one of ``base``, as PyTorch sees it.
 
-    Lists must be equal: one that takes more may be written to. A bool is not a Scalar.
+    List types are invariant, since lists are mutable. A bool is not a Scalar.
     """
     if base is ANY or sub == base:
         return True

@@ -1,7 +1,8 @@
-"""Default values in the schema language: from their text to what a kernel gets.
+"""Default values in the schema language: conversion from text to the values that kernels receive.
 
-PyTorch reads numbers with C's ``stoll`` and ``stod``, which stop at the first character that
-does not fit; so does this file. Every function raises ValueError with what was expected.
+PyTorch reads numbers with C's ``stoll`` and ``stod``, which stop at the first character that does
+not fit; so does this file. Every function raises ValueError with a description of the expected
+text.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from opdispatch.schema.types import (
     SchemaType,
 )
 
-# Words for numbers. The dtypes here may stand for any argument, the others (CODE_OF_NAME)
-# only for one of type ScalarType.
+# Words that stand for numbers. The dtypes here are allowed for any argument, the others #
+# (CODE_OF_NAME) only for arguments of type ScalarType.
 _NAMED_CONSTANTS = {
     "float": 6,
     "complex": 9,
@@ -53,7 +54,7 @@ DEVICE_TYPES = frozenset(
         *("maia", "xla", "lazy", "vulkan", "mps", "meta", "hpu", "mtia", "privateuseone"),
     }
 )
-"""The names of device types that PyTorch knows."""
+"""Names of PyTorch's device types."""
 
 _ESCAPES = {
     "\\": "\\",
@@ -72,7 +73,7 @@ _PYTHON_TYPE: dict[SchemaType, type] = {FLOAT: float, INT: int, BOOL: bool, COMP
 
 
 def number_of(text: str, type_: SchemaType) -> int | float | complex:
-    """Return the number of a signed literal as a default of that plain type."""
+    """Convert a signed numeric literal to a default of the plain type."""
     if type_ is COMPLEX or "j" in text:
         # PyTorch drops the last character, whatever it is: `complex z=15` is 1j.
         return complex(0.0, _stod(text[:-1]))
@@ -82,11 +83,11 @@ def number_of(text: str, type_: SchemaType) -> int | float | complex:
 
 
 def integer_of(text: str) -> int:
-    """Return the integer at the beginning of a number's text. At most 64 bits."""
+    """Return the integer at the beginning of a numeric literal; it must fit in 64 bits."""
     match = _STOLL.match(text)
     if match is None:
         raise ValueError("an integer")
-    # Leading zeros first: int() refuses to read more than a few thousand digits.
+    # Strip leading zeros first: int() rejects texts of more than a few thousand digits.
     digits = match.group().lstrip("-").lstrip("0")
     value = int(digits or "0") if len(digits) < 20 else 1 << 64
     value = -value if text.startswith("-") else value
@@ -133,7 +134,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def constant_of(name: str, real_type: SchemaType) -> int:
-    """Return the number that a word stands for as a default of that real type."""
+    """Return the number that a word stands for as a default of the real type."""
     if name in _NAMED_CONSTANTS:
         return _NAMED_CONSTANTS[name]
     takes_dtype = real_type is SCALAR_TYPE or real_type == OptionalType(SCALAR_TYPE)
@@ -162,7 +163,8 @@ def check_list(values: list[object], plain_element: SchemaType) -> None:
 
 
 def kernel_value(value: object, real_type: SchemaType) -> object:
-    """Return a default as kernels get it: dtypes and names for numbers, tuples for lists."""
+    """Return a default as kernels receive it: dtypes and names for enum values, tuples for
+    lists."""
     if isinstance(value, list):
         element = real_type.element if isinstance(real_type, ListType) else real_type
         return tuple(kernel_value(item, element) for item in value)

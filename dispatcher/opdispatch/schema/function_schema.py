@@ -48,7 +48,7 @@ class FunctionSchema:
 
     @property
     def overload_name(self) -> str:
-        """That of its name."""
+        """The overload name."""
         return self.name.overload_name
 
     @property
@@ -58,7 +58,7 @@ class FunctionSchema:
 
     @property
     def dispatching_arguments(self) -> tuple[int, ...]:
-        """The positions of the arguments that add to the dispatch keys of a call."""
+        """Positions of the arguments that contribute to the dispatch keys of a call."""
         return tuple(i for i, argument in enumerate(self.arguments) if argument.type.dispatches)
 
     def with_name(self, name: OperatorName) -> FunctionSchema:
@@ -66,7 +66,7 @@ class FunctionSchema:
         return FunctionSchema(name, self.arguments, self.returns, self.is_vararg, self.is_varret)
 
     def with_namespace(self, namespace: str) -> FunctionSchema:
-        """Return this schema in the namespace, unless it names one already."""
+        """Return this schema in the namespace, unchanged if its name already has one."""
         if self.name.namespace:
             return self
         return self.with_name(
@@ -95,15 +95,14 @@ class FunctionSchema:
         return None
 
     def is_backward_compatible_with(self, old: FunctionSchema) -> bool:
-        """Return whether every call written for ``old`` still works, with results that fit."""
+        """Return whether every call written for ``old`` still works, with compatible results."""
         from opdispatch.schema.compatibility import is_backward_compatible  # few ask
 
         return is_backward_compatible(self, old)
 
     def check_forward_compatible_with(self, old: FunctionSchema) -> tuple[bool, str]:
-        """Return whether ``old`` can read calls that were written down with this schema, or why
-        not.
-        """
+        """Return whether ``old`` can read calls serialized with this schema, and the reason if
+        not."""
         from opdispatch.schema.compatibility import find_forward_incompatibility  # few ask
 
         why = find_forward_incompatibility(self, old)
@@ -120,7 +119,7 @@ class FunctionSchema:
         returns = [str(value) for value in self.returns]
         if self.is_varret:
             returns.append("...")
-        # A single return needs brackets where its type begins with one: "((str, t)[])".
+        # A single return needs parentheses if its type begins with one: "((str, t)[])".
         bare = len(returns) == 1 and not returns[0].startswith("(")
         joined = ", ".join(returns)
         return f"{self.name}({', '.join(arguments)}) -> {joined if bare else f'({joined})'}"

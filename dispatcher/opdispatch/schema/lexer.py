@@ -1,8 +1,8 @@
-"""The words of the schema language.
+"""Lexer of the schema language.
 
-A token is its own text, as in ``["f", "(", "Tensor", "x", ")", "->", "(", ")", ""]``: strings
-keep their quotes, the empty token is the end, and a character that begins no token is a token
-by itself, which no rule of the grammar expects. The counterpart of PyTorch's lexer.h.
+A token is its own text, as in ``["f", "(", "Tensor", "x", ")", "->", "(", ")", ""]``: strings keep
+their quotes, the empty token marks the end, and a character that starts no token becomes a token by
+itself, which the parser rejects. The counterpart of PyTorch's lexer.h.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R = TypeVar("R")
 END: Final = ""
 NEWLINE: Final = "\n"
 
-# The words that are not identifiers, which includes the statements of TorchScript.
+# Reserved words, which are not identifiers; they include TorchScript's keywords.
 KEYWORDS: Final = frozenset(
     {
         *("def", "if", "else", "elif", "while", "return", "is", "True", "False", "None", "and"),
@@ -29,13 +29,13 @@ KEYWORDS: Final = frozenset(
 )
 
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
-# As strtod reads them in the C locale, hexadecimal ones too, but without a sign, then "j".
+# Numbers as strtod reads them in the C locale, including hexadecimal, without a sign; optional "j".
 _NUMBER = (
     r"(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?"
     r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)j?"
 )
-# Three quotes may span lines. One that is not closed is not a token at all, not an empty string
-# and another quote.
+# Triple-quoted strings may span lines. An unclosed one is not a token, rather than an empty string
+# followed by a quote.
 _STRING = "|".join(
     rf"{q}{q}{q}(?:(?!{q}{q}{q})(?:\\[\s\S]|[^\\]))*{q}{q}{q}|{q}(?!{q}{q})(?:\\[\s\S]|[^{q}\\\n])*{q}"
     for q in "\"'"
@@ -44,8 +44,8 @@ _TOKEN = re.compile(rf"{_IDENTIFIER}|->|\.\.\.|{_NUMBER}|{_STRING}|[^\s]", re.AS
 _LINES = re.compile(
     rf"(?P<comment>#(?! type:)[^\n]*)|(?P<joint>\\\n)|(?P<newline>\n)|{_TOKEN.pattern}", re.ASCII
 )
-# A quote that nothing closes is wrong wherever it stands: no token behind it is read, or each
-# escaped quote there would have the rest of the text searched for its end once more.
+# An unclosed quote is always an error, so lexing stops there. Otherwise each escaped quote after it
+# would start another search through the rest of the text, which is quadratic.
 _QUOTES = frozenset("\"'")
 _LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _DIGITS = frozenset("0123456789")
@@ -61,14 +61,14 @@ def split(text: str) -> list[str]:
 
 
 def split_with_offsets(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the tokens of a text, each with the place of its first character.
+    """Yield the tokens of a text, each with the offset of its first character.
 
-    Line ends count as blanks within brackets, at the beginning and at the end; anywhere else
-    they are tokens. A quote that is not closed is the last one.
+    Newlines are whitespace within brackets, at the beginning and at the end, and tokens elsewhere.
+    An unclosed quote is yielded as the last token.
     """
     depth = 0
     line_is_empty = True
-    newline: int | None = None  # one that counts, if another token follows
+    newline: int | None = None  # significant if another token follows
     for match in _LINES.finditer(text):
         token = match.group()
         if match.lastgroup in ("comment", "joint"):
@@ -90,7 +90,7 @@ def split_with_offsets(text: str) -> Iterator[tuple[str, int]]:
 
 
 def is_identifier(token: str) -> bool:
-    """Return whether the token may be a name: of an operator, an argument, a type, an alias set."""
+    """Return whether the token is a valid name of an operator, argument, type or alias set."""
     return token[:1] in _LETTERS and token not in KEYWORDS
 
 
@@ -105,7 +105,7 @@ def is_string(token: str) -> bool:
 
 
 def describe(token: str) -> str:
-    """Return the token as an error message names it."""
+    """Return the token as it is shown in error messages."""
     if token == END:
         return "the end"
     if token == NEWLINE:
@@ -125,9 +125,9 @@ class UnexpectedTokenError(Exception):
 
 
 class Lexer:
-    """Hands out the tokens of a text from left to right; a parser never goes back.
+    """Token stream of a text, read from left to right without backtracking.
 
-    All methods raise `UnexpectedTokenError` where the next token does not fit.
+    All methods raise `UnexpectedTokenError` if the next token is not the expected one.
     """
 
     __slots__ = ("place", "tokens")
@@ -146,20 +146,20 @@ class Lexer:
         raise UnexpectedTokenError(self.place if place is None else place, expected)
 
     def accept(self, token: str) -> bool:
-        """Take the next token if it is that one; tell whether it did."""
+        """Consume the next token if it equals ``token``; return whether it did."""
         if self.tokens[self.place] != token:
             return False
         self.place += 1
         return True
 
     def expect(self, token: str, expected: str = "") -> None:
-        """Take the next token, which must be that one."""
+        """Consume the next token, which must equal ``token``."""
         if self.tokens[self.place] != token:
             raise UnexpectedTokenError(self.place, expected or describe(token))
         self.place += 1
 
     def take_identifier(self, expected: str) -> str:
-        """Take the next token, which must be a name."""
+        """Consume the next token, which must be a name, and return it."""
         token = self.tokens[self.place]
         if not is_identifier(token):
             reserved = f" ({token!r} is a reserved word)" if token in KEYWORDS else ""
@@ -168,7 +168,8 @@ class Lexer:
         return token
 
     def take_as(self, read: Callable[[A], R], value: A) -> R:
-        """Take the next token and return ``read(value)``; a ValueError says it does not fit."""
+        """Consume the next token and return ``read(value)``; a ValueError becomes
+        UnexpectedTokenError."""
         try:
             result = read(value)
         except ValueError as error:
@@ -178,7 +179,7 @@ class Lexer:
 
 
 def schema_error(text: str, fault: UnexpectedTokenError, what: str) -> SchemaError:
-    """Return the error for users: the offending line, the column, a caret below it."""
+    """Return a SchemaError that shows the offending line with a caret below the column."""
     tokens = list(split_with_offsets(text))
     token, offset = tokens[min(fault.place, len(tokens) - 1)]
     start = text.rfind("\n", 0, offset) + 1
@@ -187,7 +188,7 @@ def schema_error(text: str, fault: UnexpectedTokenError, what: str) -> SchemaErr
     where = f"column {column}"
     if "\n" in text.strip():
         where = f"line {text.count(chr(10), 0, start) + 1}, {where}"
-    # Long lines are shown around the column.
+    # Long lines are truncated around the column.
     left = max(0, column - 100)
     right = "..." if len(line) > left + 160 else ""
     shown = f"{'...' if left else ''}{line[left : left + 160]}{right}"

@@ -15,8 +15,8 @@ from opdispatch.schema.lexer import END, KEYWORDS, Lexer, UnexpectedTokenError, 
 class OperatorName(NamedTuple):
     """``namespace::name.overload``; the namespace and the overload name may be empty.
 
-    ``name`` includes the namespace, as PyTorch's does. A tuple, whose hash and comparison are C:
-    a registration looks the name up a dozen times.
+    ``name`` includes the namespace, as PyTorch's does. A tuple, so that hash and comparison run in
+    C: each registration looks the name up a dozen times.
     """
 
     name: str
@@ -41,7 +41,7 @@ class OperatorName(NamedTuple):
         return f"{self.name}.{self.overload_name}" if self.overload_name else self.name
 
     def __call__(self) -> str:
-        """Return the whole name as text: ``op.name()`` is what it is for PyTorch's operators."""
+        """Return the full name as text, so that ``op.name()`` works as for PyTorch's operators."""
         return str(self)
 
 
@@ -60,7 +60,7 @@ def parse_operator_name(text: str) -> OperatorName:
 
 
 def read_operator_name(lexer: Lexer) -> OperatorName:
-    """Read the name that the next tokens are. Raises UnexpectedTokenError."""
+    """Read a name from the next tokens. Raises UnexpectedTokenError."""
     name = lexer.take_identifier("the operator's name")
     if lexer.accept(":"):
         lexer.expect(":")
@@ -74,7 +74,7 @@ def read_operator_name(lexer: Lexer) -> OperatorName:
 
 
 def find_plain_name(text: str) -> OperatorName | None:
-    """Return the operator name that a text is, if it can be told without a lexer; else None."""
+    """Return the operator name of a simple text without using the lexer, or None."""
     if (found := _PLAIN_NAME.fullmatch(text)) is None:
         return None
     name, overload = found[1], found[2] or ""

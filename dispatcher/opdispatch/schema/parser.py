@@ -1,4 +1,4 @@
-"""Text to `FunctionSchema`: the schema language of PyTorch 2.13.
+"""Parser of the schema language of PyTorch 2.13, from text to `FunctionSchema`.
 
 Accepts what ``torch._C.parse_schema`` accepts and reads it the same way, odd corners
 included (``0x10`` is 0 as an int). See Note [Deliberate differences from PyTorch's parser].
@@ -42,7 +42,7 @@ from opdispatch.schema.types import (
 
 # Note [Deliberate differences from PyTorch's parser]
 #
-# * Any class below `__torch__.torch.classes` parses. PyTorch wants the class registered.
+# * Any class below `__torch__.torch.classes` parses. PyTorch requires it to be registered.
 # * The size of a list is at most MAX_LIST_SIZE. PyTorch takes it modulo 2**32, and fills
 #   memory with the default of an `int[2000000000] x=0`.
 # * Types nest at most MAX_NESTING deep. PyTorch overflows its stack.
@@ -59,11 +59,11 @@ _TAKES_NONE = frozenset({TENSOR, GENERATOR, QUANTIZER})
 
 
 def parse_schema(text: str, *, allow_typevars: bool = True, namespace: str = "") -> FunctionSchema:
-    """Parse a schema. A name without a namespace is one of ``namespace``.
+    """Parse a schema. A name without a namespace is put into ``namespace``.
 
-    With ``allow_typevars=False``, as in ``Library.define``, lower-case words that are not types
-    are errors instead of type variables, except in the namespaces ``aten`` and ``prim``.
-    Raises SchemaError, which shows the text, the column and what was expected there.
+    With ``allow_typevars=False``, as in ``Library.define``, lower-case words that are not types are
+    errors instead of type variables, except in the namespaces ``aten`` and ``prim``. Raises
+    SchemaError, which shows the text, the column and what was expected there.
     """
     if not allow_typevars:
         allow_typevars = text.startswith(("aten::", "prim::"))
@@ -74,7 +74,7 @@ def parse_schema(text: str, *, allow_typevars: bool = True, namespace: str = "")
                 name = OperatorName(f"{namespace}::{name.name}", name.overload_name)
             try:
                 return FunctionSchema(name, *_parse_signature(bracket + rest, allow_typevars))
-            except UnexpectedTokenError:  # at a place that is counted from the bracket
+            except UnexpectedTokenError:  # its position is relative to the parenthesis
                 pass
         parsed = _SchemaParser(text, allow_typevars=allow_typevars).parse_schema()
         return parsed.with_namespace(namespace) if namespace else parsed
@@ -84,12 +84,12 @@ def parse_schema(text: str, *, allow_typevars: bool = True, namespace: str = "")
 
 @functools.lru_cache(maxsize=1024)
 def _parse_signature(text: str, allow_typevars: bool) -> Signature:
-    """Parse all of a schema but its name: operators are many, and their signatures few."""
+    """Parse a schema without its name. Cached, since many operators share few signatures."""
     return _SchemaParser(text, allow_typevars=allow_typevars).parse_signature()
 
 
 class _SchemaParser:
-    """Reads one schema, or a part of one; raises `UnexpectedTokenError` where there is none."""
+    """Parses a schema or a part of one; raises `UnexpectedTokenError` for invalid text."""
 
     __slots__ = ("lexer", "types")
 
@@ -223,7 +223,7 @@ class _SchemaParser:
         return values
 
     def parse_constant(self, plain: SchemaType, real: SchemaType) -> object:
-        """Parse one constant. Of which type hardly matters: PyTorch lets ``int x="text"`` pass."""
+        """Parse one constant. Its type is barely checked: PyTorch accepts ``int x="text"``."""
         lexer = self.lexer
         token = lexer.current
         if token in _CONSTANTS:
@@ -251,7 +251,7 @@ def _find_misplaced(arguments: list[Argument], is_vararg: bool) -> tuple[int, st
             seen_default = True
             if is_vararg:
                 return index, "no defaults in a schema with '...'"
-        # Lists may follow for the sake of old schemas, which broadcast them.
+        # Lists without a default may follow, as in old schemas, which broadcast them.
         elif seen_default and not argument.kwarg_only and not isinstance(argument.type, ListType):
             return index, "a default, since an argument before this one has one"
     return None

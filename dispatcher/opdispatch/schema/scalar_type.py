@@ -1,4 +1,4 @@
-"""The numbers that PyTorch gives to dtypes, layouts and memory formats.
+"""PyTorch's enum values of dtypes, layouts and memory formats.
 
 The schema language keeps a default such as ``ScalarType dtype=float`` as a number (6), and
 prints that number. This file translates between the numbers and what our kernels get: NumPy
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 CODE_OF_NAME: Final[dict[str, int]] = {
-    # The names that may stand as a default of type ScalarType, with c10::ScalarType's code.
+    # Names allowed as defaults of type ScalarType, with their c10::ScalarType codes.
     "uint8": 0,
     "int8": 1,
     "int16": 2,
@@ -77,7 +77,7 @@ LAYOUTS: Final = (
     *("strided", "sparse_coo", "sparse_csr", "_mkldnn"),
     *("sparse_csc", "sparse_bsr", "sparse_bsc", "jagged"),
 )
-"""The names of the layouts; the place in the tuple is the code."""
+"""Names of the layouts; the index is the code."""
 
 MEMORY_FORMATS: Final = (
     "contiguous_format",
@@ -85,7 +85,7 @@ MEMORY_FORMATS: Final = (
     "channels_last",
     "channels_last_3d",
 )
-"""The names of the memory formats; the place in the tuple is the code."""
+"""Names of the memory formats; the index is the code."""
 
 # A dtype of NumPy or ml_dtypes by the code of its PyTorch counterpart. Codes without a line
 # (quantized and packed types) have no dtype here and stay numbers.

@@ -13,7 +13,7 @@ from opdispatch.errors import SchemaError
 
 
 class Tag(StrEnum):
-    """A tag of PyTorch 2.13. Each is its own name as text."""
+    """A tag of PyTorch 2.13. Each member equals its name as a str."""
 
     core = "core"
     cudagraph_unsafe = "cudagraph_unsafe"
@@ -38,7 +38,7 @@ class Tag(StrEnum):
 
 
 def tags_of(tags: str | Iterable[str] | None) -> tuple[Tag, ...]:
-    """Return tags, each once, in order. Raises SchemaError for a name that is none."""
+    """Return the distinct tags, in order. Raises SchemaError for an unknown name."""
     names = (tags,) if isinstance(tags, str) and tags else tuple(tags or ())
     for name in names:
         if name not in Tag.__members__:

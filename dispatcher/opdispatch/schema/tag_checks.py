@@ -1,4 +1,4 @@
-"""Tags that say something of a schema, and must be right: ``out`` and ``inplace``.
+"""Checks of the tags ``out`` and ``inplace``, which must agree with the schema.
 
 Mirrors ``_validate_out_schema`` and ``_validate_inplace_schema`` of ``torch/library.py``.
 """
@@ -13,13 +13,13 @@ from opdispatch.schema.tag import Tag, tags_of
 from opdispatch.schema.types import TENSOR
 
 RETURNS_WRITTEN = ("out", "inplace")
-"""The tags of operators that return just what they write to."""
+"""Tags of operators that return exactly the arguments they write to."""
 
 
 def checked_tags(schema: FunctionSchema, tags: str | Iterable[str] | None) -> tuple[Tag, ...]:
-    """Return the tags of a definition, one or several.
+    """Return the tags of a definition, given as one tag or several.
 
-    Raises SchemaError for a name that is none, and if the schema is another's.
+    Raises SchemaError for an unknown tag, and for a tag that contradicts the schema.
     """
     tags = tags_of(tags)
     for tag, find_reason in zip(RETURNS_WRITTEN, (_why_not_out, _why_not_inplace), strict=True):
@@ -29,9 +29,9 @@ def checked_tags(schema: FunctionSchema, tags: str | Iterable[str] | None) -> tu
 
 
 def _why_not_out(schema: FunctionSchema) -> str:
-    """Return why an out variant's schema is wrong.
+    """Return why a schema is not that of an out variant, or None if it is.
 
-    Its results must be all its keyword-only written tensors.
+    An out variant returns exactly its keyword-only written tensors.
     """
     written = [each for each in schema.arguments if each.is_write]
     if not written:
@@ -45,15 +45,15 @@ def _why_not_out(schema: FunctionSchema) -> str:
 
 
 def _why_not_inplace(schema: FunctionSchema) -> str:
-    """Return why an in-place schema is wrong.
+    """Return why a schema is not that of an in-place operator, or None if it is.
 
-    It must write only to its first argument, and return it.
+    An in-place operator writes only to its first argument, and returns it.
     """
     first = schema.arguments[0] if schema.arguments else None
     if first is None or first.kwarg_only:
         return "has no positional argument"
     if not first.is_write or first.type != TENSOR:
-        return f"its first argument is {first}, and no Tensor that is written to"
+        return f"its first argument is {first}, not a Tensor that is written to"
     for each in schema.arguments[1:]:
         if each.is_write:
             return f"writes to {each.name!r}, too"

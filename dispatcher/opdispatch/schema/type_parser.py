@@ -31,11 +31,11 @@ from opdispatch.schema.types import (
 )
 
 MAX_NESTING: Final = 64
-"""How deep types may nest. PyTorch has no limit, and overflows its stack."""
+"""Maximum nesting depth of types. PyTorch has no limit and overflows its stack."""
 
 _DICT_KEYS = frozenset({ANY, INT, FLOAT, COMPLEX, BOOL, TENSOR, DEVICE, STR})
 _WRAPPERS = frozenset({"Future", "Await", "RRef"})
-# Words that people coming from other languages write, and the type they probably mean.
+# Type names of other languages, with the schema type that was probably meant.
 _MEANT = {
     "double": "float",
     "Float": "float",
@@ -59,16 +59,16 @@ _MEANT = {
 
 
 class SchemaTypeParser:
-    """Reads types from a lexer; raises `UnexpectedTokenError` where there is none."""
+    """Parses types from a lexer; raises `UnexpectedTokenError` for invalid text."""
 
     __slots__ = ("_depth", "_height", "allow_typevars", "fresh_sets", "lexer")
 
     def __init__(self, lexer: Lexer, *, allow_typevars: bool) -> None:
         self.lexer = lexer
         self.allow_typevars = allow_typevars
-        self.fresh_sets = 0  # how many alias sets have been made for a bare `!`
-        self._depth = 0  # of brackets around the next token
-        self._height = 0  # of the type that was parsed last, as a tree
+        self.fresh_sets = 0  # number of alias sets created for a bare `!`
+        self._depth = 0  # nesting depth of brackets at the next token
+        self._height = 0  # alias annotation of the type parsed last, as a tree
 
     def parse_type(self) -> tuple[SchemaType, AliasInfo | None]:
         """Parse a type with all its ``[]`` and ``?``, but without a list's size."""
@@ -107,7 +107,7 @@ class SchemaTypeParser:
         while True:
             if self.lexer.accept("*"):
                 sets.add("*")
-            elif "*" not in sets:  # PyTorch reads no name behind the wildcard
+            elif "*" not in sets:  # PyTorch reads no name after the wildcard
                 sets.add(self.lexer.take_identifier("an alias set, such as 'a'"))
             if not self.lexer.accept("|"):
                 return frozenset(sets)
@@ -167,7 +167,7 @@ class SchemaTypeParser:
         lexer.expect(")", "')'" if len(types) == count else "',' or ')'")
         self._depth -= 1
         self._height = height + 1
-        self.fresh_sets = fresh_sets  # annotations inside do not survive
+        self.fresh_sets = fresh_sets  # annotations inside are dropped
         return tuple(types)
 
     def _parse_dict(self) -> SchemaType:
@@ -198,7 +198,7 @@ class SchemaTypeParser:
 
 
 def container_alias(element: AliasInfo | None, own: AliasInfo | None) -> AliasInfo | None:
-    """Return the annotation of a list from that of its element and its own."""
+    """Combine the alias annotations of a list and its element."""
     if element is None:
         return own
     if own is None:
@@ -213,7 +213,7 @@ def _expected_type(token: str) -> str:
     expected = "a type such as Tensor, int, float, bool, str, Scalar or ScalarType"
     meant = _MEANT.get(token)
     if meant is None and is_identifier(token):
-        import difflib  # for errors alone
+        import difflib  # used only for error messages
 
         close = difflib.get_close_matches(token, BASIC_TYPES, n=1)
         meant = close[0] if close else None

@@ -1,4 +1,4 @@
-"""The types of the schema language: what may stand before an argument's name.
+"""The types of arguments and returns in the schema language.
 
 Each type is a frozen value; ``str()`` gives the text that the parser reads back. The types
 without parameters are module constants (``TENSOR``, ``INT``, ...), one object each, so that
@@ -22,13 +22,13 @@ from typing import Final
 
 
 class SchemaType:
-    """A type of the schema language. Abstract; the subclasses below are all there are."""
+    """Abstract base of the types of the schema language; the subclasses below are the only ones."""
 
     __slots__ = ()
 
     @property
     def dispatches(self) -> bool:
-        """Whether an argument of this type adds to the dispatch keys of a call.
+        """Whether an argument of this type contributes to the dispatch keys of a call.
 
         Only ``Tensor``, ``Tensor?``, ``Tensor[]`` and ``Tensor?[]`` do, with or without a size.
         """
@@ -66,7 +66,7 @@ class BasicType(SchemaType):
 
 @dataclass(frozen=True, slots=True)
 class TypeVariable(SchemaType):
-    """A type variable: a lower-case name that is not a type, such as ``t``. Any value fits.
+    """A type variable: a lower-case name that is not a type, such as ``t``. Accepts any value.
 
     As in PyTorch, type variables are equal whatever their names are.
     """
@@ -89,7 +89,7 @@ class ClassType(SchemaType):
 
 @dataclass(frozen=True, slots=True)
 class ListType(SchemaType):
-    """``T[]``, or ``T[2]``: then one value of type T is accepted and repeated that often."""
+    """``T[]`` or ``T[2]``; the latter also accepts a single T, which is repeated to the size."""
 
     element: SchemaType
     size: int | None = None
@@ -130,7 +130,7 @@ class OptionalType(SchemaType):
 
 @dataclass(frozen=True, slots=True)
 class TupleType(SchemaType):
-    """``(T, U)``: exactly these, in this order."""
+    """``(T, U)``: a tuple of exactly these types."""
 
     elements: tuple[SchemaType, ...]
 
@@ -151,12 +151,12 @@ class DictType(SchemaType):
 
 @dataclass(frozen=True, slots=True)
 class UnionType(SchemaType):
-    """``Union(T, U)``: one of these. `union_of` makes them; the members are in its order."""
+    """``Union(T, U)``: a value of any of the types. Made by `union_of`, which sorts the members."""
 
     members: tuple[SchemaType, ...]
 
     def __str__(self) -> str:
-        # A union that holds all three numbers prints them as one Scalar, at the end.
+        # A union with int, float and complex prints them as one Scalar, at the end.
         names = [str(member) for member in self.members]
         if set(self.members) >= _NUMBERS:
             names = [str(member) for member in self.members if member not in _NUMBERS]
@@ -212,15 +212,14 @@ BASIC_TYPES: Final[dict[str, BasicType]] = {
     "DeviceIndex": INT,
     "ConstQuantizerPtr": INT,
 }
-"""Every name that stands for a type without parameters, aliases included."""
+"""Every name of a type without parameters, aliases included."""
 
 _PLAIN_INTEGERS = frozenset({"ScalarType", "Layout", "MemoryFormat", "SymInt"})
 _NUMBERS = frozenset({INT, FLOAT, COMPLEX})
 
 
 def is_generator(type_: SchemaType) -> bool:
-    """Return whether it is ``Generator`` or ``Generator?``, whose values add to the keys of a call,
-    too.
+    """Return whether it is ``Generator`` or ``Generator?``, which also contribute to dispatch keys.
 
     PyTorch's unboxed calls take them into account (``DispatchKeyExtractor.h``).
     """
@@ -244,10 +243,10 @@ def optional_of(element: SchemaType) -> SchemaType:
 def union_of(members: tuple[SchemaType, ...]) -> SchemaType:
     """Return the union of the members: flattened, without duplicates, in PyTorch's order of kinds.
 
-    ``Union(T, None)`` is ``T?``. Raises ValueError where a single type would be left.
+    ``Union(T, None)`` is ``T?``. Raises ValueError if only a single type would be left.
     """
     distinct = list(dict.fromkeys(flat for member in members for flat in _flatten(member)))
-    if ANY in distinct:  # it swallows everything but None
+    if ANY in distinct:  # Any absorbs everything except None
         distinct = [member for member in distinct if member is ANY or member is NONE]
     if len(distinct) < 2:
         raise ValueError("a Union needs two different types")
