@@ -3,6 +3,7 @@
 import asyncio
 import socket
 
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.frame_kind import FrameKind, frame_header
 from opdispatch_wire.lanes.frame_stream import FrameStream
 from tests.waits import LONGEST_WAIT
@@ -56,3 +57,23 @@ async def test_frames_that_answer_what_was_read_are_sent_in_the_same_turn_of_the
         stream.close()
     for connection in (there, asked):
         connection.close()
+
+
+async def test_stream_whose_frame_could_not_be_processed_ends():
+    here, there = socket.socketpair()
+    reported, ends = [], []
+
+    def fail(kind: FrameKind, payload: bytes | memoryview) -> None:
+        raise MemoryError
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+    stream = FrameStream(here, 1024, fail, ends.append)
+    there.sendall(2 * (frame_header(FrameKind.CALL, 1) + b"?"))
+    async with asyncio.timeout(LONGEST_WAIT):
+        while not reported:
+            await asyncio.sleep(0)
+    assert [type(each) for each in reported] == [MemoryError]
+    assert [type(each) for each in ends] == [WireError]
+    assert stream.is_closed
+    there.close()

@@ -53,10 +53,10 @@ class FrameStream:
     """One connection. For use in its event loop only.
 
     ``on_frame`` is called with each frame. The stream ends if the peer closes the connection or
-    sends malformed bytes, or if ``on_frame`` raises WireError: ``on_end`` is then called once, with
-    the error or None, but not after ``close``. With ``always_reads``, it reads even while the peer
-    does not. ``on_drained`` is called when everything has been sent. If ``may_receive`` refuses a
-    payload of that many bytes, it has to call ``pause`` as well.
+    sends malformed bytes, or if ``on_frame`` raises an error: ``on_end`` is then called once, with
+    a WireError or None, but not after ``close``. With ``always_reads``, it reads even while the
+    peer does not. ``on_drained`` is called when everything has been sent. If ``may_receive``
+    refuses a payload of that many bytes, it has to call ``pause`` as well.
     """
 
     def __init__(
@@ -312,6 +312,10 @@ class FrameStream:
                 self._on_frame(*frame)
         except WireError as error:
             self._end(error)
+        except BaseException:
+            # Its frame is lost, and for its answer the peer would wait for ever.
+            self._end(WireError("a frame could not be processed"))
+            raise
 
 
 def _ignore_frame(kind: FrameKind, payload: bytes | memoryview) -> None:
