@@ -83,10 +83,10 @@ class DynamicLayer(ABC):
         self.traced_from_outside = 0
         """The Tracer key if a trace surrounds the transform, otherwise 0; that trace records the
         calls below the level."""
-        # The thread-local state rarely changes between calls, so the last state is cached with the
-        # # state derived from it: one pair for calls with this level's keys, one for calls below
-        # it. # A pair is replaced as a whole, never changed, so that another thread cannot see half
-        # of # it. It is dropped with the level: see Note [Nothing is switched on].
+        # The local state rarely changes between calls, so the last state is cached with the state
+        # derived from it: one pair for calls with this level's keys, one for calls below it. A pair
+        # is replaced as a whole, so that no other thread can see half of one, and it is dropped
+        # with the level: see Note [Nothing is switched on].
         self._entered: tuple[LocalState, LocalState] | None = None
         self._lowered: tuple[LocalState, LocalState] | None = None
         self.served: tuple[LocalState, Frame, LocalState | None, Frame] | None = None

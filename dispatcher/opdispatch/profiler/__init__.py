@@ -1,16 +1,17 @@
-"""Profiles of calls: events of operators, their times, and the kernels that they visit.
+"""Profiler of operator calls: their events, times, and the kernels that they visit.
 
-result_memory     the memory that results have and arguments had not
-recorder          what is taken down while calls run
-function_events   the tree of events, and the time that each has for itself
-function_event_avg  events of one name together
-event_averages    lists of of one name together
-event_table       them as text
+result_memory     memory allocated for results
+recorder          recording of events while calls run
+function_events   the tree of events and their self times
+function_event_avg
+                  averages of events with the same name
+event_averages    lists of averages
+event_table       averages as a text table
 key_grid          operators and the dispatch keys at which their kernels were visited
 chrome_trace      events for Perfetto
 flame_chart       events as a picture
 schedule          which steps of a program are recorded
-profile           all of it
+profile           the context manager ``profile``
 record_function   ranges of the program with names
 
 Mirrors ``torch.profiler``.

@@ -1,10 +1,10 @@
-"""A profile in the Trace Event format, which Perfetto and chrome://tracing show.
+"""Export of a profile in the Trace Event format of Perfetto and chrome://tracing.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 
-Each process is a row, and each thread a track in it. What overlaps there without being nested, such
-as calls of several tasks of one thread, has a track of its own. An arrow leads from a call to its
-part in another process.
+Each process is a row, and each thread a track in it. Events that overlap without being nested, such
+as calls of several tasks of one thread, are placed on additional tracks. A flow arrow connects a
+call with its part in another process.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from opdispatch.profiler.function_events import FunctionEvent
 from opdispatch.profiler.recorder import Process
 
 _CATEGORIES = {"operator": "cpu_op", "backward": "cpu_op", "user": "user_annotation"}
-# Where numbers begin that no thread or process has: viewers take 32 bits.
+# First of the artificial thread and process ids; viewers support 32 bits.
 _OWN_NUMBERS = 1_000_000_000
 
 Track = tuple[int, int]
-"""A process and a thread, by the numbers that they have in the trace."""
+"""Process id and thread id in the trace."""
 
 
 class TraceTracks:
-    """Gives each event a track on which it is nested in all that it overlaps."""
+    """Assigns events to tracks so that overlapping events of one track are always nested."""
 
     def __init__(self, threads: Mapping[int, str], process: Process) -> None:
         self._threads = threads
         self._process = process
         self._pids: dict[Process, int] = {}
-        # The tracks of a thread, each with the ends of the events that are open on it.
+        # Tracks of each thread, as stacks of the end times of open events.
         self._open: dict[tuple[Process, int], dict[Track, list[int]]] = {}
         self._own = _OWN_NUMBERS
         self.metadata: list[dict[str, Any]] = []
 
     def place(self, event: FunctionEvent) -> Track:
-        """Return the track of the next event; events come in the order of their beginning."""
+        """Return the track of the next event; events must be passed in order of start time."""
         tracks = self._open.setdefault((event.process, event.thread), {})
         for track, ends in tracks.items():
             while ends and ends[-1] <= event.begin_ns:
@@ -128,7 +128,7 @@ def build_chrome_trace(
 
 
 def write_chrome_trace(trace: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write it as JSON, compressed if the name ends in ``.gz``. Raises OSError."""
+    """Write the trace as JSON, gzip-compressed if the name ends in ``.gz``. Raises OSError."""
     text = json.dumps(trace, separators=(",", ":"), allow_nan=False).encode()
     path = Path(path)
     path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)

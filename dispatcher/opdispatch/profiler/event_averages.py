@@ -1,4 +1,4 @@
-"""Lists of events taken together by their names.
+"""Averages of events, grouped by name.
 
 Mirrors ``EventList`` of ``torch/autograd/profiler_util.py``.
 """
@@ -13,7 +13,8 @@ from opdispatch.profiler.function_events import FunctionEvent
 
 
 class EventList(list[FunctionEventAvg]):
-    """Result of ``profile.key_averages``. ``dropped`` counts the events that are not in it."""
+    """Result of ``profile.key_averages``. ``dropped`` is the number of events that were not
+    recorded."""
 
     def __init__(self, averages: Iterable[FunctionEventAvg] = (), *, dropped: int = 0) -> None:
         super().__init__(averages)
@@ -21,13 +22,13 @@ class EventList(list[FunctionEventAvg]):
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The sum of all times that events had for themselves."""
+        """Sum of the self CPU times, in microseconds."""
         return sum(each.self_cpu_time_total for each in self)
 
     def total_average(self) -> FunctionEventAvg:
-        """Return all averages as one.
+        """Sum all averages into one.
 
-        In all but its own time and flops, nested calls count again.
+        Nested calls are counted repeatedly, except in self time and flops.
         """
         flops = [each.flops for each in self if each.flops is not None]
         sizes = [each.result_bytes for each in self if each.result_bytes is not None]
@@ -48,7 +49,7 @@ class EventList(list[FunctionEventAvg]):
     ) -> str:
         """Return the list as a table in PyTorch's columns, the largest of ``sort_by`` first.
 
-        Raises ArgumentError if ``sort_by`` is not one of the numbers of a row.
+        Raises ArgumentError if ``sort_by`` is not a numeric column.
         """
         return format_table(self, self.dropped, sort_by, row_limit, max_name_column_width)
 
@@ -56,10 +57,9 @@ class EventList(list[FunctionEventAvg]):
 def average_by_name(
     events: Iterable[FunctionEvent], *, by_shape: bool, stack_lines: int = 0, dropped: int = 0
 ) -> EventList:
-    """Average the events of one name in one process, or also of one shape and the same calling
-    lines.
+    """Group events by process and name, optionally also by input shapes and stack lines.
 
-    In the order of their beginning.
+    Groups are in order of their first event.
     """
     found: dict[tuple[object, ...], FunctionEventAvg] = {}
     for event in events:

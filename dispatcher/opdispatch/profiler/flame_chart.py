@@ -1,4 +1,4 @@
-"""A profile as a picture: time to the right, what is called below who calls it."""
+"""Flame chart of a profile: time runs to the right, and callees are below their callers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from opdispatch.profiler.recorder import Process
 
 _ROW = 18
 _HEAD = 22
-_LETTER = 6.2  # the width of one, in pixels, of the font below
+_LETTER = 6.2  # width of a character of the font below, in pixels
 
 
 def draw_flame_chart(events: Sequence[FunctionEvent], width: int) -> str:
-    """Draw the events as SVG, ``width`` pixels wide. Processes are below each other.
+    """Draw the events as SVG, ``width`` pixels wide, with one band for each process.
 
-    What would be narrower than a tenth of a pixel is left out.
+    Events narrower than a tenth of a pixel are omitted.
     """
     begin = min((event.begin_ns for event in events), default=0)
     end = max((event.end_ns for event in events), default=1)
@@ -50,8 +50,8 @@ def draw_flame_chart(events: Sequence[FunctionEvent], width: int) -> str:
 
 
 def _rows(events: Sequence[FunctionEvent], process: Process) -> list[tuple[FunctionEvent, int]]:
-    """Return the events of a process, each in the first free row below its parent."""
-    free: list[int] = []  # from when on, row by row
+    """Place the events of a process, each in the first free row below its parent."""
+    free: list[int] = []  # time from which each row is free
     rows: dict[FunctionEvent, int] = {}
     for event in events:
         if event.process == process:

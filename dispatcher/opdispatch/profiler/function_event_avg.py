@@ -1,4 +1,4 @@
-"""Events of one name taken together.
+"""Averages of events with the same name.
 
 Mirrors ``FunctionEventAvg`` of ``torch/autograd/profiler_util.py``.
 """
@@ -13,11 +13,11 @@ from opdispatch.profiler.recorder import Shapes
 
 @dataclass(slots=True)
 class FunctionEventAvg:
-    """The events of one name in one process, or also of the same input shapes.
+    """Aggregate of the events with one name in one process, optionally also one input shape.
 
-    Times are sums in microseconds. A call within a call of the same name counts in the
-    total times of both, as in PyTorch. ``flops`` and ``result_bytes`` are None if nothing was
-    counted. ``stack`` is that of all of them, as far as they were told apart by it.
+    Times are sums in microseconds. A call within a call of the same name counts in the total times
+    of both, as in PyTorch. ``flops`` and ``result_bytes`` are None if they were not recorded.
+    ``stack`` has the stack lines that the events were grouped by.
     """
 
     key: str
@@ -32,11 +32,11 @@ class FunctionEventAvg:
 
     @property
     def cpu_time(self) -> float:
-        """The average of the total times."""
+        """Mean total CPU time of an event, in microseconds."""
         return self.cpu_time_total / self.count if self.count else 0.0
 
     def add(self, event: FunctionEvent) -> None:
-        """Add one event."""
+        """Add one event to the sums."""
         self.count += 1
         self.cpu_time_total += event.cpu_time_total
         self.self_cpu_time_total += event.self_cpu_time_total

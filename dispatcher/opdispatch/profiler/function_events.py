@@ -1,4 +1,4 @@
-"""The events of a profile that has ended: a tree, and the time that each has for itself.
+"""The events of a finished profile: a tree with total and self times.
 
 Mirrors ``FunctionEvent`` of ``torch/autograd/profiler_util.py``. Times are microseconds.
 """
@@ -13,7 +13,7 @@ from opdispatch.profiler.recorder import Process, Recorder, Shapes, Span
 
 
 class Interval(NamedTuple):
-    """From ``start`` to ``end``, in microseconds of the machine's monotonic clock."""
+    """Time range from ``start`` to ``end``, in microseconds of the machine's monotonic clock."""
 
     start: float
     end: float
@@ -25,15 +25,15 @@ class Interval(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class FunctionEvent:
-    """One call, or whatever else took time.
+    """One operator call or other timed range.
 
-    ``kind`` is "operator", "user" (``record_function``), "backward" (a step of the backward pass),
-    or of a remote call "rpc" (the client's round trip), "daemon" (what of it is the daemon's) and
-    "queue" (what of that was waiting). ``input_shapes`` are those of all arguments, () for what is
-    no tensor; empty if they were not recorded. ``result_bytes`` are the bytes of memory that its
-    results have and its arguments had not; None if that was not recorded. ``stack`` has the lines
-    of the program that made the call, the nearest first, if no other call is around it and they
-    were recorded. ``failed`` is whether it raised.
+    ``kind`` is "operator", "user" (``record_function``) or "backward" (a node of the backward
+    pass); for a remote call "rpc" (the client's round trip), "daemon" (the daemon's part of it) or
+    "queue" (the part of that spent waiting). ``input_shapes`` has one shape for each argument, ()
+    for values that are not tensors; it is empty if shapes were not recorded. ``result_bytes`` is
+    the memory newly allocated for the results, in bytes, or None if it was not recorded. ``stack``
+    has the source lines of an outermost call, innermost first, if they were recorded. ``failed``
+    tells whether it raised.
     """
 
     id: int
@@ -53,12 +53,12 @@ class FunctionEvent:
 
     @property
     def time_range(self) -> Interval:
-        """When it was."""
+        """Start and end of the event."""
         return Interval(self.begin_ns / 1000, self.end_ns / 1000)
 
     @property
     def cpu_time_total(self) -> float:
-        """How long it took, with all that it called."""
+        """Duration including nested events, in microseconds."""
         return (self.end_ns - self.begin_ns) / 1000
 
     @property
@@ -68,11 +68,11 @@ class FunctionEvent:
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The time in which nothing that it called was under way."""
+        """Duration without the time in which nested events ran, in microseconds."""
         return self.self_ns / 1000
 
     def _covered_ns(self) -> int:
-        # Children overlap if they are of several tasks, and may outlast their parent.
+        # Children of different tasks may overlap, and may outlast their parent.
         covered, reached = 0, self.begin_ns
         for child in sorted(self.cpu_children, key=lambda each: each.begin_ns):
             begin, end = max(child.begin_ns, reached), min(child.end_ns, self.end_ns)
@@ -83,9 +83,10 @@ class FunctionEvent:
 
 
 def build_events(recorder: Recorder, process: Process) -> list[FunctionEvent]:
-    """Build the recorded events, in order of their beginning; ``process`` is this one.
+    """Build the events from recorded spans, in order of start time; ``process`` is the current
+    process.
 
-    Raises what a formula for floating-point operations raises.
+    Propagates errors of FLOP formulas.
     """
     made: dict[int, FunctionEvent] = {}
     events = []
@@ -116,7 +117,8 @@ def build_events(recorder: Recorder, process: Process) -> list[FunctionEvent]:
 
 
 def flops_of(span: Span) -> int | None:
-    """Return the floating-point operations of an event. Raises what its formula raises."""
+    """Return the number of floating-point operations of an event. Propagates errors of its
+    formula."""
     if span.flop_inputs is None or span.failed or span.result_shape is None:
         return span.flops
     formula = find_flop_formula(span.name)

@@ -1,4 +1,4 @@
-"""Which kernels were visited: operators down, dispatch keys across."""
+"""Counts of kernel visits, by operator and dispatch key."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ _PLACES = {str(key): place for place, key in enumerate(RUNTIME_KEYS)}
 
 
 class KeyGrid:
-    """How often calls of an operator visited a kernel at a key; ``str`` is a table.
+    """Number of kernel visits for each operator and dispatch key; ``str`` formats a table.
 
-    Every visit counts: a call that Autograd hands on to CPU has one at AutogradCPU and one at CPU.
+    Every redispatch counts: a call that goes from Autograd to CPU has one visit at AutogradCPU and
+    one at CPU.
     """
 
     def __init__(self, visits: Mapping[tuple[str, str], int]) -> None:
         self._visits = dict(visits)
 
     def count(self, operator: str, key: str) -> int:
-        """Return the visits of one operator, by its full name, at one key."""
+        """Return the number of visits of an operator, given by its full name, at a key."""
         return self._visits.get((operator, key), 0)
 
     def total(self) -> int:
-        """Return the number of all visits."""
+        """Return the total number of visits."""
         return sum(self._visits.values())
 
     @property
     def operators(self) -> list[str]:
-        """In the order of their names."""
+        """Names of the operators, sorted."""
         return sorted({operator for operator, _ in self._visits})
 
     @property
     def keys(self) -> list[str]:
-        """In the order in which calls visit them."""
+        """The keys, in dispatch order."""
         return sorted({key for _, key in self._visits}, key=_place_of, reverse=True)
 
     def __str__(self) -> str:
@@ -54,4 +55,4 @@ class KeyGrid:
 
 
 def _place_of(key: str) -> tuple[int, str]:
-    return _PLACES.get(key, -1), key  # another process may know others
+    return _PLACES.get(key, -1), key  # another process may have other keys

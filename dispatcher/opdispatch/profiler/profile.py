@@ -1,7 +1,8 @@
-"""``profile``: what the calls of a block took.
+"""``profile``: a profiler for the operator calls of a block.
 
-Mirrors ``torch/profiler/profiler.py``. Off, it costs a call nothing: a task with a profile has a
-local state of its own, and calls that see one take the interpreter path of the dispatcher.
+Mirrors ``torch/profiler/profiler.py``. It costs nothing while it is off: a task with an active
+profile has an observer in its local state, and only calls that see one leave the compiled fast
+path.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from opdispatch.profiler.schedule import RECORDING, ProfilerAction, Schedule
 
 
 class profile:  # noqa: N801 - PyTorch's name
-    """Records the calls of operators in a ``with`` block: in this task, and those it begins.
+    """Context manager that records operator calls in the current task and in tasks started from it.
 
-    With ``record_shapes``, events have the shapes of their arguments; with ``profile_memory``, the
-    bytes of memory that their results have and their arguments had not; with ``with_stack``, the
-    lines of Python that made them, if no other call is around them; with ``with_flops``, the
-    floating-point operations that ``FlopCounterMode`` would count, at the outermost call that has
-    a formula. Without ``record_keys`` there is no grid of keys, and a call costs less. Beyond
-    ``max_events``, events are counted and not kept.
+    ``record_shapes`` adds the shapes of arguments to events, ``profile_memory`` the bytes newly
+    allocated for results, ``with_stack`` the Python source lines of outermost calls, and
+    ``with_flops`` the floating-point operations as counted by ``FlopCounterMode``, attributed to
+    the outermost call with a formula. ``record_keys=False`` omits the key grid and lowers the
+    overhead. Events beyond ``max_events`` are counted but not kept.
 
-    With a ``schedule``, some steps of the block are recorded, which ``step`` divides, each an event
-    ``ProfilerStep#N``. ``on_trace_ready`` is called with the profile when a cycle of the schedule
-    has ended, or the block in the middle of one. What is asked of the profile is about the last
-    cycle that was recorded.
+    With a ``schedule``, only some steps are recorded. Steps are separated by calls of ``step``, and
+    each is an event ``ProfilerStep#N``. ``on_trace_ready`` is called with the profile at the end of
+    each cycle, and at the end of the block within a cycle. Results are those of the last recorded
+    cycle.
 
-    Entered again, it starts anew; for one block at a time. A profile within another one takes part
-    in it. Raises ArgumentError if ``max_events`` is not positive.
+    A profile can be entered again, which discards previous results, but not while it is active.
+    Events of a nested profile are also recorded by the outer one. Raises ArgumentError if
+    ``max_events`` is not positive.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class profile:  # noqa: N801 - PyTorch's name
         max_events: int = MAX_EVENTS,
     ) -> None:
         if max_events < 1:
-            raise ArgumentError(f"max_events is positive, not {max_events!r}")
+            raise ArgumentError(
+                f"profile was given max_events={max_events!r}; expected a positive int"
+            )
         self._options: dict[str, Any] = {
             "record_shapes": record_shapes,
             "profile_memory": profile_memory,
@@ -64,7 +67,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._schedule = schedule
         self._on_trace_ready = on_trace_ready
         self.step_num = 0
-        """How often ``step`` was called in the block."""
+        """Number of calls of ``step`` in the block."""
         self._action: ProfilerAction | None = None  # of this step; None outside of the block
         self._recorder: Recorder | None = None  # of what is asked about
         self._events: list[FunctionEvent] | None = None
@@ -75,9 +78,9 @@ class profile:  # noqa: N801 - PyTorch's name
         self._state: LocalState | None = None  # in which a step begins, and ends
 
     def start(self) -> None:
-        """Begin to record. Raises ArgumentError if it does already."""
+        """Start recording. Raises ArgumentError if the profile is already active."""
         if self._action is not None:
-            raise ArgumentError("this profile is recording already", hint="make another one")
+            raise ArgumentError("this profile is already recording", hint="create another profile")
         self.step_num = 0
         action = self._action_of(0)
         self._recorder = self._events = None
@@ -85,7 +88,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._begin()
 
     def stop(self) -> None:
-        """End the recording, in the task that began it. What has not ended, ends now."""
+        """Stop recording, in the task that started it. Open events end now."""
         action, self._action = self._action, None
         if action is None:
             raise ArgumentError("this profile is not recording")
@@ -94,9 +97,10 @@ class profile:  # noqa: N801 - PyTorch's name
             self._tell()
 
     def step(self) -> None:
-        """Begin the next step, at the level of the block that the profile is entered for.
+        """Start the next step. Must be called directly in the profile's block.
 
-        Raises ArgumentError outside of the block, and where something else is switched on.
+        Raises ArgumentError outside the block, in another task, and within a nested mode or context
+        manager that changes the local state.
         """
         before = self._action
         if before is None:
@@ -181,10 +185,9 @@ class profile:  # noqa: N801 - PyTorch's name
         self.stop()
 
     def events(self) -> list[FunctionEvent]:
-        """Return all events, in order of their beginning.
+        """Return all events, in order of start time.
 
-        Like all that follows, raises ArgumentError unless the block has ended, or a cycle of the
-        schedule.
+        Like the methods below, raises ArgumentError before the end of the block or of a cycle.
         """
         recorder = self._ended()
         if self._events is None:
@@ -193,14 +196,14 @@ class profile:  # noqa: N801 - PyTorch's name
 
     @property
     def dropped(self) -> int:
-        """How many events were not kept."""
+        """Number of events that were not kept because of ``max_events``."""
         return self._ended().dropped
 
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0
     ) -> EventList:
-        """Average events of one name in one process, or also of the same shapes, and the same
-        ``group_by_stack_n`` lines of Python.
+        """Average events by process and name, optionally also by input shapes and the first
+        ``group_by_stack_n`` lines of the stack.
         """
         return average_by_name(
             self.events(),
@@ -210,12 +213,12 @@ class profile:  # noqa: N801 - PyTorch's name
         )
 
     def key_grid(self) -> KeyGrid:
-        """Return the visits of kernels, by operator and dispatch key."""
+        """Return the number of kernel visits by operator and dispatch key."""
         return KeyGrid(self._ended().visits)
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write a file for https://ui.perfetto.dev, compressed if its name ends in ``.gz``."""
-        # Here, and below: few programs need it, and every program imports this module.
+        # Imported here and below, since few programs export but every profile imports this module.
         from opdispatch.profiler.chrome_trace import build_chrome_trace, write_chrome_trace
 
         events, recorder = self.events(), self._ended()
@@ -223,7 +226,7 @@ class profile:  # noqa: N801 - PyTorch's name
         write_chrome_trace(trace, path)
 
     def export_flame_chart(self, path: str | os.PathLike[str], width: int = 1000) -> None:
-        """Write an SVG picture, ``width`` pixels wide."""
+        """Write a flame chart as SVG, ``width`` pixels wide."""
         from opdispatch.profiler.flame_chart import draw_flame_chart
 
         Path(path).write_text(draw_flame_chart(self.events(), width), encoding="utf-8")
@@ -232,10 +235,10 @@ class profile:  # noqa: N801 - PyTorch's name
         if self._running is not None:
             raise ArgumentError(
                 "this profile is still recording",
-                hint="ask after the end of its block, or in on_trace_ready",
+                hint="read results after the end of its block, or in on_trace_ready",
             )
         if self._recorder is None:
             raise ArgumentError(
-                "this profile has recorded nothing", hint="enter it: with profile()"
+                "this profile has not recorded anything", hint="enter it with a with statement"
             )
         return self._recorder

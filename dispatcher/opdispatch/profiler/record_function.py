@@ -1,4 +1,4 @@
-"""``record_function``: a range of the program with a name, among the events of a profile.
+"""``record_function``: a named range of the program as an event of a profile.
 
 Mirrors ``torch.profiler.record_function``.
 """
@@ -13,9 +13,9 @@ from opdispatch.local_state.observed_range import ObservedRange
 
 
 class record_function(ModeDecorator):  # noqa: N801 - PyTorch's name
-    """A ``with`` block, or a function that it decorates, as an event of this name.
+    """Context manager and decorator that records a block or function as an event with a name.
 
-    Does nothing where no profile is on. Raises ArgumentError for a name that is not a string.
+    Does nothing without an active profile. Raises ArgumentError for a name that is not a string.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,7 +28,7 @@ class record_function(ModeDecorator):  # noqa: N801 - PyTorch's name
         self._ranges: list[ObservedRange] = []
 
     def clone(self) -> record_function:
-        """Return a new one of the same name."""
+        """Return a new context manager with the same name, for one call of a decorated function."""
         return record_function(self._name)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Recording of events while calls run, and no more: the rest is done when they have ended.
+"""Recording of events while calls run. Everything else is computed after the profile has ended.
 
 Times are nanoseconds of ``CLOCK_MONOTONIC``, which all processes of a machine share.
 """
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from opdispatch.local_state.operator import Operator
 
 MAX_EVENTS = 1_000_000
-"""Default limit of the events that one profile keeps."""
+"""Default maximum number of events in one profile."""
 STACK_DEPTH = 16
-"""How many lines of Python an event has at most."""
+"""Maximum number of source lines in an event's stack."""
 
 Shapes = tuple[tuple[int | None, ...], ...]
 
@@ -40,7 +40,7 @@ now = time.monotonic_ns
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Where events happened. ``machine`` tells processes with one clock from others."""
+    """Process of an event. Processes with the same ``machine`` share one clock."""
 
     name: str
     pid: int
@@ -58,12 +58,12 @@ _MACHINE = _machine()
 
 
 def this_process(name: str = "") -> Process:
-    """Return the calling process, by default named like the program that it runs."""
+    """Return the current process, named after its program by default."""
     return Process(name or Path(sys.argv[0] or "python").name, os.getpid(), _MACHINE)
 
 
 class Span:
-    """One event: when it began and ended, and what it is in. ``end`` is 0 until it has ended."""
+    """One recorded event, with its times and its parent. ``end`` is 0 while it is open."""
 
     __slots__ = (
         "begin",
@@ -102,10 +102,10 @@ class Span:
 
 
 class Recorder:
-    """The events of one profile.
+    """The recorded events of one profile.
 
-    Guards      ``_lock`` protects ``visits`` and ``dropped``. ``spans`` only grows, and each of
-                its elements belongs to the thread that began it until it ends.
+    Guards ``_lock`` protects ``visits`` and ``dropped``. ``spans`` is append-only, and only the
+    thread that began a span writes to it until it ends.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class Recorder:
         self.max_events = max_events
         self.spans: list[Span] = []
         self.visits: Counter[tuple[str, str]] = Counter()
-        """How often calls of an operator visited a kernel at a key."""
+        """Number of kernel visits by operator and key."""
         self.threads: dict[int, str] = {}
         self.dropped = 0
-        """How many events there was no room for."""
+        """Number of events beyond the limit."""
         self.is_running = True
         self._lock = threading.Lock()
 
     def begin(self, name: str, kind: str, parent: Span | None) -> Span | None:
-        """Begin an event now; return None if it is not kept."""
+        """Begin an event now; return None if the limit of events is reached."""
         if not self.is_running:
             return None
         if len(self.spans) >= self.max_events:
@@ -148,21 +148,21 @@ class Recorder:
         return span
 
     def drop(self, count: int) -> None:
-        """Count events that are not kept."""
+        """Count events beyond the limit."""
         with self._lock:
             self.dropped += count
 
     def visit(self, operator: str, key: str, count: int = 1) -> None:
-        """Count visits of a kernel."""
+        """Count visits of a kernel by operator and key."""
         if self.is_running:
             with self._lock:
                 self.visits[operator, key] += count
 
     def sink(self, outer: TraceSink | None) -> TraceSink:
-        """Count the lines of a trace; they go on to ``outer``."""
+        """Count the visits in the lines of a dispatch trace, and pass the lines on to ``outer``."""
 
         def emit(line: TraceLine) -> None:
-            if type(line) is TraceLine:  # those of other processes have a class of their own
+            if type(line) is TraceLine:  # lines of other processes are of another class
                 self.visit(line.operator, line.key)
             if outer is not None:
                 outer.emit(replace(line, depth=outer.depth + line.depth))
@@ -170,7 +170,7 @@ class Recorder:
         return TraceSink(emit, takes_remote=outer is not None and outer.takes_remote)
 
     def stop(self) -> None:
-        """Take down nothing more; what has not ended, ends now."""
+        """Stop recording; open events end now."""
         self.is_running = False
         end = now()
         for span in self.spans:
@@ -180,7 +180,8 @@ class Recorder:
 
 
 class Place(CallObserver):
-    """Where a task is among the events of a recorder. ``outer`` is its place in another one."""
+    """A task's current event in a recorder. ``outer`` is its place in an outer profile's
+    recorder."""
 
     __slots__ = ("_begun", "_counts_flops", "_owns", "outer", "recorder", "span")
 
@@ -199,11 +200,12 @@ class Place(CallObserver):
         self.outer = begun or outer
         self._begun = begun  # what is to be told the end, too
         self._owns = owns
-        # Of a call with a formula, those that its kernel makes are not counted again.
+        # Calls made by the kernel of a counted call are not counted again.
         self._counts_flops = counts_flops
 
     def begin_call(self, op: Operator, stack: Sequence[Any]) -> Place | None:
-        """See ``CallObserver``. None for an operator that is not observed."""
+        """Implement ``CallObserver.begin_call``. Returns None for an operator that is not
+        observed."""
         begun = self.outer.begin_call(op, stack) if self.outer is not None else None
         if is_observed(op):
             return self.begin_operator(op.name.name, op.call_signature, stack, begun)
@@ -266,10 +268,7 @@ class Place(CallObserver):
     def _within(
         self, span: Span | None, begun: CallObserver | None, *, counts_flops: bool = True
     ) -> Place:
-        """Return the place within an event that has begun.
-
-        None if it is not kept, and the current one goes on.
-        """
+        """Return the place within a new event, or the current place if the event is not kept."""
         if span is None:
             counts_flops = self._counts_flops
         return Place(
@@ -283,7 +282,7 @@ class Place(CallObserver):
 
 
 def _is_outermost(span: Span) -> bool:
-    """Return whether no other call is around it: the program made it, not a kernel."""
+    """Return whether the call is an outermost one, made by the program and not by a kernel."""
     around = span.parent
     while around is not None and around.kind not in ("operator", "rpc"):
         around = around.parent
@@ -291,5 +290,5 @@ def _is_outermost(span: Span) -> bool:
 
 
 def _shape_of(value: Any) -> tuple[int | None, ...]:
-    """Return the shape as PyTorch has it: () also for values other than tensors."""
+    """Return the shape of an argument; () for values other than tensors, as in PyTorch."""
     return () if find_key_bits(value) is None else tuple(getattr(value, "shape", ()))

@@ -1,7 +1,7 @@
-"""How much memory the results of a call have that its arguments had not.
+"""Memory newly allocated for the results of a call.
 
-There is no allocator to ask: arrays are of many libraries. What can be told is what can be seen
-before a call and after it. Memory that a kernel took and gave back meanwhile cannot.
+Arrays belong to many libraries, so there is no common allocator to query. The memory of arguments
+and results is compared before and after the call; temporary allocations of a kernel are not seen.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from opdispatch.arrays.meta_backend import MetaArray
 from opdispatch.errors import ArgumentError
 
 Owners = dict[int, Any]
-"""Objects that own memory, by identity. They live as long as it is asked whose memory it is."""
+"""Memory owners by id. The references keep the ids valid while they are compared."""
 
 
 def owners_of(values: Iterable[Any]) -> Owners:
-    """Return the owners of the tensors' memory among these values, also of those in lists."""
+    """Return the memory owners of the tensors among the values, including those in lists."""
     found: Owners = {}
     for value in values:
         if isinstance(value, list | tuple):
@@ -32,9 +32,7 @@ def owners_of(values: Iterable[Any]) -> Owners:
 
 
 def result_bytes(result: Any, before: Owners) -> int:
-    """Return the size in bytes of the results' memory whose owners are not among those of
-    ``before``.
-    """
+    """Return the size in bytes of the results' memory without that of the owners in ``before``."""
     total = 0
     seen = set(before)
     for value in _values(result):
@@ -54,11 +52,10 @@ def _values(result: Any) -> Iterable[Any]:
 
 
 def _owner_of(array: Any) -> tuple[Any, int]:
-    """Return the owner of an array's memory, through all views, and its size in bytes.
+    """Return the object that owns an array's memory, through all views, and its size in bytes.
 
-    Arrays without elements have none, nor have those that are elsewhere, in another process. One
-    of another layout is its elements', with all that it has beside them; of one that a kernel has
-    broken, nothing can be told.
+    For sparse and other layouts, the size includes all component arrays. Meta arrays, arrays of
+    other processes and invalid arrays returned by a kernel have size 0.
     """
     layout = find_layout(type(array))
     if layout is not None:

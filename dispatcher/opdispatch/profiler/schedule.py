@@ -1,4 +1,4 @@
-"""Which steps of a program a profile records. Mirrors ``torch.profiler.schedule``."""
+"""Schedules of the steps that a profile records. Mirrors ``torch.profiler.schedule``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from opdispatch.errors import ArgumentError
 
 
 class ProfilerAction(Enum):
-    """Action of a profile in a step."""
+    """Action of the profiler in a step."""
 
     NONE = auto()
-    """Nothing: calls cost what they cost without a profile."""
+    """Record nothing, without overhead for calls."""
     WARMUP = auto()
-    """Records, so that what recording does for the first time is done, and throws it away."""
+    """Record and discard, so that one-time costs of recording are not measured."""
     RECORD = auto()
     RECORD_AND_SAVE = auto()
-    """Records; at the end of the step, ``on_trace_ready`` is called."""
+    """Record, and call ``on_trace_ready`` at the end of the step."""
 
 
 RECORDING = frozenset({ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE})
 
 Schedule = Callable[[int], ProfilerAction]
-"""The action of each step, counted from 0."""
+"""Function from the step number, counted from 0, to its action."""
 
 
 def schedule(

@@ -31,7 +31,7 @@ from opdispatch.schema.types import (
     SchemaType,
 )
 
-# Words that stand for numbers. The dtypes here are allowed for any argument, the others #
+# Words that stand for numbers. The dtypes here are allowed for any argument, the others
 # (CODE_OF_NAME) only for arguments of type ScalarType.
 _NAMED_CONSTANTS = {
     "float": 6,
