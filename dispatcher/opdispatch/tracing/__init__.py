@@ -1,20 +1,21 @@
-"""Tracing: the calls of operators as a graph, which is shown, kept, run, and sent to a service.
+"""Tracing: record operator calls as a graph that can be displayed, saved, run, and sent to a
+service.
 
 From the bottom up::
 
     structure               lists, tuples and dicts with tensors in them
-    unique_names            what values are called
-    node                    what a graph consists of
-    graph_data              the parts of a graph together
-    graph_recorder          what one trace has seen so far
-    dead_code               which calls matter
-    graph_text, graph_code  graphs to read
+    unique_names            names of values
+    node                    nodes and values of a graph
+    graph_data              base of ``Graph``: its nodes and values
+    graph_recorder          state of one trace
+    dead_code               dead-code elimination
+    graph_text, graph_code  text and Python code of graphs
     picture, graph_dot, graph_svg
-                            graphs to look at
-    replay                  graphs as functions
-    graph                   the graph, which can be called
-    tracer                  the trace: a block, or the call of a function
-    graph_json, graph_file  graphs in files
+                            drawings of graphs
+    replay                  graphs compiled to Python functions
+    graph                   the callable graph
+    tracer                  ``Tracer`` and ``trace``
+    graph_json, graph_file  saving and loading of graphs
 """
 
 from opdispatch.tracing.graph import Graph

@@ -1,4 +1,4 @@
-"""Which calls of a graph matter."""
+"""Dead-code elimination for graphs with in-place writes and views."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def live_nodes(graph: GraphData) -> list[int]:
-    """Return the numbers of the calls that something depends on, in order.
+    """Return the indices of the live calls, in order.
 
-    Values that may share memory, as schemas say or the trace has seen, are one storage. A call that
-    writes to a storage matters if the storage is an input's or a constant's, or any value of it is
-    used by what matters, be it before: what is used may be a view.
+    Values that may share memory, by their schemas or as observed in the trace, form one storage. A
+    call that writes to a storage is live if the storage belongs to an input or constant, or if a
+    live call uses any value of it, also an earlier one, since that value may be a view.
     """
     storages = _Storages(graph)
     live: set[int] = set()
@@ -47,9 +47,9 @@ def live_nodes(graph: GraphData) -> list[int]:
 
 
 class _Storages:
-    """Sets of values that may share memory, each known by one of its members.
+    """Disjoint sets of values that may share memory (union-find).
 
-    What one call returns is one value here, and so are the items of a list.
+    All results of one call count as one value here, and so do the elements of a list.
     """
 
     def __init__(self, graph: GraphData) -> None:
@@ -61,7 +61,7 @@ class _Storages:
             *(Value(Source.CONSTANT, n) for n in range(len(graph.constants))),
         ]
         self.outside = {self.of(value) for value in owners}
-        """Those that exist without the graph."""
+        """Storages of inputs and constants, which exist outside the graph."""
 
     def of(self, value: Value) -> tuple[Source, int]:
         """Return the storage of a value."""
@@ -77,6 +77,6 @@ class _Storages:
         while (parent := parents.get(member)) is not None and parent != member:
             path.append(member)
             member = parent
-        for each in path:  # so that chains of views stay short
+        for each in path:  # path compression
             parents[each] = member
         return member

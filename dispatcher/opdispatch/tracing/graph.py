@@ -1,4 +1,4 @@
-"""``Graph``: the calls of operators that a function makes, as a value that can be run.
+"""``Graph``: the recorded operator calls of a function, as a callable object.
 
 Mirrors ``torch::jit::Graph`` and ``torch.fx.Graph``.
 """
@@ -37,37 +37,37 @@ if TYPE_CHECKING:
 
 
 class CallOperator(Protocol):
-    """Calls the operator of that name, or records that it is to be called."""
+    """Function that calls the named operator, or records the call."""
 
     def __call__(self, operator: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Return the result, whose items can be had by their places."""
+        """Return the result; several results can be indexed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Graph(GraphData):
-    """A recorded trace: inputs, constants, and nodes, each a call of an operator.
+    """A recorded trace: inputs, constants, and nodes, each of which is an operator call.
 
-    A graph is called as the function was that it was traced from: it calls the operators in that
-    order, and returns what the function did, made of the new arguments. These may have other
-    shapes, dtypes and devices, as far as the operators take them. What was no tensor is a constant,
-    and may be left out if no tensor comes after it. Operators that write to a tensor do so again,
-    be it a constant.
+    A graph has the signature of the traced function. Calling it runs the recorded operators in
+    order on the new arguments, which may have other shapes, dtypes and devices if the operators
+    support them. Arguments that are not tensors are constants, and may be omitted if no tensor
+    follows. In-place operators write again, even to constants.
 
-    ``outputs`` is what it returns: lists, tuples and dicts with Values for tensors. Immutable; any
-    thread may call it.
+    ``outputs`` has the structure of the result, with Values in place of tensors. Immutable and
+    thread-safe.
     """
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the operators of this process.
+        """Run the graph with the operators of this process.
 
-        Raises ArgumentError for arguments of another structure, OperatorNotFoundError, GraphError
-        if an operator has another schema than in the trace, and what operators raise.
+        Raises ArgumentError for arguments of another structure, OperatorNotFoundError for a missing
+        operator, GraphError if an operator's schema has changed incompatibly since the trace, and
+        any error of an operator.
         """
         inputs = self.bind(args, kwargs)
         return self._replay([self._function(*each) for each in self.operators.items()], inputs)
 
     def run(self, call: CallOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make, or record, each call through ``call``, and return the graph's results."""
+        """Perform or record each call by ``call``, and return the graph's results."""
         functions = [functools.partial(call, name) for name in self.operators]
         return self._replay(functions, self.bind(args, kwargs))
 
@@ -76,9 +76,9 @@ class Graph(GraphData):
         return compile_replay(self)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the inputs among arguments of the graph.
+        """Return the input tensors among the arguments of a call of the graph.
 
-        Raises ArgumentError if they do not fit it.
+        Raises ArgumentError if the arguments do not match the graph's parameters.
         """
         try:
             given = self.signature.bind(*args, **kwargs).arguments
@@ -97,9 +97,10 @@ class Graph(GraphData):
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
-        """Its parameters. What was no tensor has what it was as its default, where it is last."""
+        """Signature of the graph. Trailing parameters that are not tensors have their traced value
+        as default."""
         parameters: list[inspect.Parameter] = []
-        needed = False  # by a later positional parameter
+        needed = False  # overridden by a later positional parameter
         for each in reversed(self.parameters):
             default = inspect.Parameter.empty
             if each.kind not in (_VAR_POSITIONAL, _VAR_KEYWORD):
@@ -111,15 +112,15 @@ class Graph(GraphData):
         return inspect.Signature(parameters[::-1])
 
     def on(self, dispatcher: Dispatcher) -> Graph:
-        """Return the same graph, calling the operators of that dispatcher."""
+        """Return a copy of the graph that calls the operators of the given dispatcher."""
         return replace(self, handles={}, dispatcher=dispatcher)
 
     def eliminate_dead_code(self) -> Graph:
-        """Return the graph without calls whose results are not used, and their constants.
+        """Return the graph without dead calls and the constants that only they use.
 
-        Calls that write to an input, to a constant, or to what is used, stay, as do those that
-        return nothing, draw random numbers, or are of operators that the trace did not know.
-        What is a view of what, the schemas say, and what was seen of memory in the trace.
+        Calls that write to an input, a constant or a used value are kept, and so are calls that
+        return nothing, draw random numbers, or belong to operators unknown to the trace. Views are
+        determined from schemas and from the memory observed in the trace.
         """
         live = live_nodes(self)
         places = {number: place for place, number in enumerate(live)}
@@ -138,15 +139,15 @@ class Graph(GraphData):
 
     @property
     def code(self) -> str:
-        """A Python function that does the same: ``def name(x, *, ops, constants)``."""
+        """Source of an equivalent Python function, ``def name(x, *, ops, constants)``."""
         return format_code(self)
 
     def to_dot(self) -> str:
-        """Return the graph in the language of Graphviz."""
+        """Return the graph in Graphviz's DOT language."""
         return format_dot(self)
 
     def to_svg(self) -> str:
-        """Draw the graph as the text of an SVG file."""
+        """Return an SVG drawing of the graph as text."""
         return draw_svg(self)
 
     def _repr_svg_(self) -> str:
@@ -163,12 +164,12 @@ class Graph(GraphData):
     # -- plumbing ---------------------------------------------------------------------------------
 
     def _take(self, expected: Any, given: Any, where: str, inputs: list[Any]) -> None:
-        """Put what is given for the inputs in a tree to its places."""
+        """Bind the inputs in a tree to the given values."""
         if isinstance(expected, Value):
             inputs[expected.number] = given
             return
         if isinstance(expected, list | tuple):
-            # What is a list in a file may have been a tuple, and the other way round.
+            # Lists and tuples are interchangeable, since files do not preserve the difference.
             if isinstance(given, list | tuple) and len(given) == len(expected):
                 for place, (one, other) in enumerate(zip(expected, given, strict=True)):
                     self._take(one, other, f"{where}[{place}]", inputs)
@@ -195,7 +196,7 @@ class Graph(GraphData):
         yield from values_in(self.outputs)
 
     def _function(self, name: str, traced: FunctionSchema | None) -> Callable[..., Any]:
-        """Return the function that calls an operator here."""
+        """Return the function that calls an operator in this process."""
         handle = self.handles.get(name)
         if handle is None:
             dispatcher = self.dispatcher or default_dispatcher()
@@ -207,7 +208,7 @@ class Graph(GraphData):
                 f"{signature.schema}, which cannot take the same calls",
                 operator=name,
             )
-        # What is made of no tensor is a plain array: a Tensor, where gradients may be recorded.
+        # Creation operators return plain arrays, which become Tensors if gradients may be recorded.
         return handle if signature.dispatching else functools.partial(_made, handle)
 
     def _renumbered(self, source: Source, places: Mapping[int, int], **changes: Any) -> Graph:

@@ -1,4 +1,4 @@
-"""Graphs as Python functions.
+"""Graphs as source of Python functions.
 
 def mlp(x, w, *, ops, constants=()):
     matmul = ops.array.matmul.default(x, w)
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def format_code(graph: GraphData) -> str:
-    """Format the graph as source of a function of its inputs, of ``ops`` and the constants'
-    tensors.
+    """Format the graph as source of a function of its inputs, ``ops`` and the tensors of its
+    constants.
 
-    Raises GraphError for an argument that Python has no text for, such as a generator.
+    Raises GraphError for an argument without a literal in Python, such as a generator.
     """
     parameters = ", ".join([*(each.name for each in graph.inputs), "*", "ops", "constants=()"])
     return "\n".join(

@@ -1,4 +1,4 @@
-"""The nodes and values of a graph, and the facts that follow from those alone."""
+"""The nodes and values of a graph, and properties derived from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GraphData:
-    """A base of ``Graph``, for the functions that write, draw and compile one. Immutable."""
+    """Base of ``Graph``, used by the functions that save, draw and compile graphs. Immutable."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -27,19 +27,19 @@ class GraphData:
     nodes: tuple[Node, ...]
     outputs: Any
     handles: Mapping[str, Operator] = field(default_factory=dict, repr=False)
-    """The operators that the trace called, by their names; others are looked up."""
+    """Operators called in the trace, by name; others are looked up."""
     dispatcher: Dispatcher | None = field(default=None, repr=False)
-    """Where the other operators are looked up: in the default dispatcher, if it is None."""
+    """Dispatcher for the lookup of other operators; None for the default dispatcher."""
 
     @functools.cached_property
     def operators(self) -> Mapping[str, FunctionSchema | None]:
-        """The names of the operators that it calls, and their schemas in the trace."""
+        """Names of the called operators, with their schemas at the time of the trace."""
         return MappingProxyType({node.operator: node.schema for node in self.nodes})
 
     def facts_of(self, value: Value) -> Any:
         """Return the TensorFacts of a value.
 
-        Of a list, or several returns, a list or tuple of them.
+        Returns a list for a list of tensors, and a tuple for several returns.
         """
         if value.source is Source.INPUT:
             return self.inputs[value.number].facts
@@ -51,7 +51,8 @@ class GraphData:
         return facts
 
     def name_of(self, value: Value) -> str:
-        """Name a value: ``x``, ``constant``, ``exp_1``, or ``linalg_qr[0]``."""
+        """Return the display name of a value: ``x``, ``constant``, ``exp_1``, or
+        ``linalg_qr[0]``."""
         owners: Mapping[Source, Sequence[Input | Constant | Node]] = {
             Source.INPUT: self.inputs,
             Source.CONSTANT: self.constants,

@@ -1,4 +1,4 @@
-"""Graphs in the language of Graphviz: https://graphviz.org/doc/info/lang.html"""
+"""Graphs in Graphviz's DOT language: https://graphviz.org/doc/info/lang.html"""
 
 from __future__ import annotations
 

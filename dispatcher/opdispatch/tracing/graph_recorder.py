@@ -1,10 +1,10 @@
-"""The state of one trace: which tensor is which value, and the calls.
+"""The state of one trace: its calls, and the map from tensors to values.
 
 Note [Which tensor is which value]
-    A tensor is the value that it was when it was seen: by its identity, or, if it is another one
-    over the very same array, by that of its array. So a result that is wrapped anew, detached, or
-    saved for the backward pass, is still the result. Tensors are known for as long as something
-    holds them; where no weak reference can be had, the trace holds them itself.
+    Tensors are mapped to values by identity, or, for a different tensor over the same array, by the
+    identity of the array. So a result that is wrapped again, detached, or saved for the backward
+    pass is still the same value. Tensors are held by weak references; those that do not support
+    them are kept alive by the trace.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _Alive = Callable[[], Any]
 
 
 class GraphRecorder:
-    """Notes down the calls of one trace.
+    """Records the calls of one trace.
 
-    ``_lock`` protects what was noted: threads and tasks that were started within a trace may tell
-    it at the same time. The operators themselves are called without it.
+    ``_lock`` protects the recorded state, since threads and tasks started within a trace may record
+    concurrently. It is not held while operators run.
     """
 
     def __init__(self, *, pre_dispatch: bool) -> None:
@@ -57,7 +57,7 @@ class GraphRecorder:
         self._names = UniqueNames()
 
     def add_input(self, name: str, tensor: Any) -> Value:
-        """Add an input to the graph. Raises ArgumentError if it is one already."""
+        """Add an input to the graph. Raises ArgumentError if the tensor is already an input."""
         value = Value(Source.INPUT, len(self.inputs))
         known = self._find(tensor)
         if known is not None:
@@ -77,7 +77,7 @@ class GraphRecorder:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Callable[[Any], None]:
-        """Begin a call; the returned function takes the result at its end."""
+        """Begin recording a call; the returned function must be called with its result."""
         with self._lock:
             given = tuple(map_leaves(self._as_argument, each) for each in args)
             named = {name: map_leaves(self._as_argument, each) for name, each in kwargs.items()}
@@ -94,13 +94,14 @@ class GraphRecorder:
         return finish
 
     def knows(self, value: object) -> bool:
-        """Return whether it is an input or the result of a call."""
+        """Return whether a tensor is an input or the result of a recorded call."""
         with self._lock:
             found = self._find(value)
         return found is not None and found.source is not Source.CONSTANT
 
     def value_of_output(self, output: Any) -> Any:
-        """Return a value for a tensor that the graph is to return; anything else as it is."""
+        """Return the value of a tensor that the graph returns; anything else is returned
+        unchanged."""
         if find_key_bits(output) is None:
             return output
         with self._lock:
@@ -139,8 +140,8 @@ class GraphRecorder:
         node = Node(name, operator, args, kwargs, facts_in(result), schema, shared)
         self.nodes.append(node)
         for items, tensor in _with_places(result):
-            # Also if it is known, as what was written to, or given back as it was, is: from now on
-            # it is what this call has made of it.
+            # Also for a known tensor, such as a written or returned argument: from now on, it is
+            # mapped to the result of this call.
             self._know(tensor, Value(Source.NODE, number, items))
         for value in node.written:
             if value.source is Source.CONSTANT:
@@ -172,11 +173,11 @@ class GraphRecorder:
             if found is not None:
                 if found[1]() is each:
                     return found[0]
-                del self._values[id(each)]  # another object's that is gone
+                del self._values[id(each)]  # the id of a freed object, reused
         return None
 
     def _warn_of_shared_memory(self, tensor: Any) -> None:
-        """Warn of an unknown tensor that may be a view of one that was made by other means."""
+        """Warn of an unknown tensor that may be a view of a known one, made without an operator."""
         array = _identities(tensor)[-1]
         if not isinstance(array, np.ndarray):
             return
@@ -195,7 +196,7 @@ class GraphRecorder:
 
 
 def _arrays_in(tree: Any) -> list[Any]:
-    """Return the NumPy arrays among the tensors, whose memory can be compared."""
+    """Return the NumPy arrays among the tensors, for comparison of their memory."""
     found = (each.array if isinstance(each, Tensor) else each for each in leaves(tree))
     return [each for each in found if isinstance(each, np.ndarray)]
 
@@ -203,7 +204,8 @@ def _arrays_in(tree: Any) -> list[Any]:
 def _not_annotated(
     handle: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """Return the arguments whose views the results may be, although the schema does not say so."""
+    """Return the arguments that the results were observed to alias although the schema does not
+    declare it."""
     if handle is None:
         return []  # nothing is said, and everything is expected
     arguments = handle.call_signature.schema.arguments
@@ -217,19 +219,19 @@ def _has_number(returned: Any) -> bool:
 
 
 def _identities(tensor: Any) -> tuple[Any, ...]:
-    """Return a tensor and the array that it is over."""
+    """Return a tensor and its array."""
     return (tensor, tensor.array) if isinstance(tensor, Tensor) else (tensor,)
 
 
 def _reference_to(value: Any) -> _Alive:
     try:
         return weakref.ref(value)
-    except TypeError:  # of NumPy's scalars, for instance
+    except TypeError:  # NumPy scalars, for instance
         return lambda: value
 
 
 def _with_places(result: Any, items: tuple[int, ...] = ()) -> list[tuple[tuple[int, ...], Any]]:
-    """Return the tensors in an operator's result, and the items that lead to them."""
+    """Return the tensors in an operator's result, with the indices that select them."""
     if isinstance(result, list | tuple):
         return [
             found

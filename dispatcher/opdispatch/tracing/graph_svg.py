@@ -1,7 +1,7 @@
-"""Graphs as drawings: https://www.w3.org/TR/SVG11/
+"""Graphs as SVG drawings: https://www.w3.org/TR/SVG11/
 
-One column of boxes in the order of the calls, with the arrows as arcs at its right: that takes no
-layout. In layers they are drawn by Graphviz, from ``graph_dot``.
+One column of boxes in call order, with arrows as arcs on the right, which needs no layout
+algorithm. Use ``graph_dot`` and Graphviz for a layered layout.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from opdispatch.tracing.picture import Arrow, Box, Kind, picture_of
 if TYPE_CHECKING:
     from opdispatch.tracing.graph_data import GraphData
 
-# In pixels: a character, a line of text, what is around text, and between boxes.
+# In pixels: width of a character, height of a line, padding of text, and distance of boxes.
 _CHARACTER = 7.3
 _LINE = 16.0
 _PADDING = 9.0
 _BETWEEN = 22.0
 _MARGIN = 12.0
-# How far an arc is from the boxes, for each box that it passes, and at the most.
+# Distance of an arc from the boxes for each box it passes, and its maximum.
 _ARC = 16.0
 _WIDEST_ARC = 200.0
-# Between the ends of arcs that reach a box and those that leave it.
+# Vertical distance between arcs that enter a box and arcs that leave it.
 _APART = 5.0
 
-# Of this drawing alone, since a page may have several, and text of its own.
+# Scoped to this drawing, since a page may contain several, and other text.
 _STYLE = """
   .opdispatch text { font: 12px monospace; text-anchor: middle; fill: #1b1f24 }
   .opdispatch text tspan.more { fill: #57606a }
@@ -96,10 +96,12 @@ def _bend(arrow: Arrow) -> float:
 
 
 def _arrow(arrow: Arrow, boxes: tuple[Box, ...], tops: list[float], right: float) -> str:
-    """Draw a line straight down to the next box, or an arc past those between."""
+    """Draw a straight line to the next box, or an arc around the boxes in between."""
     start, end = (tops[n] + _height(boxes[n]) / 2 for n in (arrow.start, arrow.end))
     if bend := _bend(arrow):
-        control = right + bend * 4 / 3  # a cubic curve gets three quarters of the way there
+        control = (
+            right + bend * 4 / 3
+        )  # a cubic curve reaches only three quarters of the distance of its control points
         start, end = start + _APART, end - _APART
         line = (
             f"M{right:.1f},{start:.1f} "

@@ -1,4 +1,4 @@
-"""Graphs as text, in the manner of PyTorch's.
+"""Graphs as text, in a notation like PyTorch's.
 
 mlp(%x : float32[2, 3], %w : float32[3, 4]):
   %matmul : float32[2, 4] = array::matmul(%x, %w)
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def format_graph(graph: GraphData) -> str:
-    """Format the whole graph. ``!`` is behind what a call writes to."""
+    """Format the graph. ``!`` marks arguments that a call writes to."""
     inputs = ", ".join(f"%{each.name} : {each.facts}" for each in graph.inputs)
     return "\n".join([f"{graph.name}({inputs}):", *(f"  {line}" for line in _lines(graph))])
 
@@ -59,7 +59,7 @@ def format_value(graph: GraphData, tree: Any, written: set[Value] = frozenset())
 
 
 def format_tree(returned: Any) -> str:
-    """Format a call's results: types of tensors, and types of others."""
+    """Format the types of a call's results."""
     if isinstance(returned, list | tuple):
         inner = ", ".join(map(format_tree, returned))
         return f"[{inner}]" if isinstance(returned, list) else f"({inner})"

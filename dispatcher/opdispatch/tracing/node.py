@@ -1,4 +1,4 @@
-"""The parts of a graph: frozen values, which refer to one another by number."""
+"""The parts of a graph: frozen objects that refer to one another by index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from opdispatch.tracing.structure import leaves, map_leaves
 
 
 class Source(StrEnum):
-    """Where a value comes from."""
+    """Origin of a value."""
 
     INPUT = "input"
     CONSTANT = "constant"
@@ -23,9 +23,10 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor in a graph: an input, a constant, or what a node returns.
+    """A tensor in a graph: an input, a constant, or a node's result.
 
-    ``number`` counts those of its source. ``items`` lead to one of several returns, or into a list.
+    ``number`` is the index within its source. ``items`` are the indices that select one of several
+    returns or an element of a list.
     """
 
     source: Source
@@ -35,7 +36,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """Facts of a tensor in the trace. An extent is None where a nested tensor has several."""
+    """Metadata of a tensor in the trace. A dimension is None if it is ragged in a nested tensor."""
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -44,7 +45,7 @@ class TensorFacts:
 
     @classmethod
     def of(cls, tensor: Any) -> TensorFacts:
-        """Return the facts of a tensor of any class."""
+        """Return the metadata of a tensor of any class."""
         return cls(
             str(getattr(tensor, "dtype", "?")),
             tuple(getattr(tensor, "shape", ())),
@@ -53,7 +54,8 @@ class TensorFacts:
         )
 
     def __str__(self) -> str:
-        """Return ``float32[2, 3]``, and what is unusual: ``float32[2, 3] cuda:0 sparse_coo``."""
+        """Format as ``float32[2, 3]``, with device and layout if unusual: ``float32[2, 3] cuda:0
+        sparse_coo``."""
         extents = ", ".join("?" if each is None else str(each) for each in self.shape)
         unusual = [f" {self.device}"] if self.device != "cpu" else []
         unusual += [f" {self.layout}"] if self.layout != "strided" else []
@@ -62,7 +64,7 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor that the function is given."""
+    """A tensor argument of the traced function."""
 
     name: str
     facts: TensorFacts
@@ -70,7 +72,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A tensor that the function was not given: the very tensor that it used, and no copy."""
+    """A tensor that the traced function captured; it is kept itself, not copied."""
 
     name: str
     tensor: Any
@@ -79,7 +81,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the function, and what it was given: a tree with Values for tensors."""
+    """A parameter of the traced function with its argument, where Values stand for tensors."""
 
     name: str
     kind: inspect._ParameterKind
@@ -90,11 +92,10 @@ class Parameter:
 class Node:
     """A call of an operator.
 
-    ``args`` and ``kwargs`` have Values in the place of tensors; what is left out has its default.
-    ``returns`` is what the operator returned: TensorFacts in the place of tensors, the numbers
-    themselves. ``schema`` is None if the operator is one that this process did not know.
-    ``shares_memory`` is whether a result was seen to be a view of an argument of which the schema
-    does not say so.
+    ``args`` and ``kwargs`` have Values in place of tensors; omitted arguments have their defaults.
+    ``returns`` has TensorFacts in place of tensors, and other results themselves. ``schema`` is
+    None for an operator that this process did not know. ``shares_memory`` tells whether a result
+    was observed to be a view of an argument although the schema does not declare it.
     """
 
     name: str
@@ -119,14 +120,14 @@ class Node:
 
     @property
     def is_aliasing(self) -> bool:
-        """Whether what it returns may be, or be a view of, what it is given."""
+        """Whether its results may alias its arguments."""
         if self.schema is None or self.shares_memory:
             return True
         return any(each.alias_info for each in self.schema.returns)
 
     @property
     def aliased(self) -> Iterator[Value]:
-        """The values among its arguments that what it returns may be a view of."""
+        """The values among its arguments that its results may alias."""
         if self.schema is None or self.shares_memory:
             yield from self.uses
             return
@@ -136,13 +137,13 @@ class Node:
 
     @property
     def has_side_effects(self) -> bool:
-        """Whether it may do something that no value of the graph shows."""
+        """Whether it may have side effects that are not visible in the graph's values."""
         if self.schema is None or (not self.schema.returns and not self.schema.is_mutable):
             return True
         return any(str(each.type).startswith("Generator") for each in self.schema.arguments)
 
     def _given(self) -> Iterator[tuple[Any, Any]]:
-        """Yield arguments of the schema with their given values; omitted ones are left out."""
+        """Yield the schema's arguments with their values, without those that were omitted."""
         if self.schema is None:
             return
         for place, argument in enumerate(self.schema.arguments):
@@ -158,7 +159,7 @@ def values_in(tree: Any) -> Iterator[Value]:
 
 
 def facts_in(returned: Any) -> Any:
-    """Return a call's results with TensorFacts in place of the tensors."""
+    """Return a call's results with tensors replaced by TensorFacts."""
     return map_leaves(
         lambda each: each if find_key_bits(each) is None else TensorFacts.of(each), returned
     )

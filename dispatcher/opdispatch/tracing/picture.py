@@ -1,4 +1,4 @@
-"""Drawings of graphs: boxes, and arrows between them."""
+"""Abstract drawings of graphs: boxes, and arrows between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """An input, a constant, a call, or what is returned; each line of text is a short one."""
+    """An input, a constant, a call, or the result, with short lines of text."""
 
     kind: Kind
     lines: tuple[str, ...]
@@ -35,7 +35,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A value on its way from one box to another, by their places."""
+    """The flow of a value from one box to another, given by their indices."""
 
     start: int
     end: int
@@ -44,7 +44,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Boxes in an order in which no arrow leads back, and the arrows."""
+    """Boxes in topological order, and arrows between them."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
@@ -53,7 +53,7 @@ class Picture:
 def picture_of(graph: GraphData) -> Picture:
     """Return the picture of a graph.
 
-    A box for what it returns is the last, if it returns a value.
+    The last box is the result, if the graph returns a value.
     """
     boxes = [Box(Kind.INPUT, (each.name, str(each.facts))) for each in graph.inputs]
     boxes += [Box(Kind.CONSTANT, (each.name, str(each.facts))) for each in graph.constants]
@@ -62,7 +62,7 @@ def picture_of(graph: GraphData) -> Picture:
 
     def point(value: Value, end: int, *, is_written: bool = False) -> None:
         arrow = Arrow(firsts[value.source] + value.number, end, is_written)
-        if arrow not in arrows[-_LONGEST:]:  # of a value that is given twice
+        if arrow not in arrows[-_LONGEST:]:  # for a value that is passed twice
             arrows.append(arrow)
 
     for node in graph.nodes:

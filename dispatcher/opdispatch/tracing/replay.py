@@ -1,4 +1,5 @@
-"""Graphs as functions that Python has compiled: what a call of a graph costs is its operators.
+"""Graphs compiled to Python functions, so that a call of a graph costs little more than its
+operators.
 
 For ``%exp = array::exp(%x)`` and ``%add = array::add.Scalar(%exp, 1)`` it is::
 
@@ -10,7 +11,8 @@ For ``%exp = array::exp(%x)`` and ``%add = array::add.Scalar(%exp, 1)`` it is::
         del n0
         return n1
 
-All names are ours, and what is not a value is handed in: nothing of a graph becomes text.
+All names are generated, and constants are passed in: no text of a graph becomes part of the source,
+so a graph from a file cannot inject code.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from opdispatch.tracing.graph_data import GraphData
 
 Replay = Callable[[Sequence[Callable[..., Any]], Sequence[Any]], Any]
-"""Is given a function for each of ``Graph.operators``, and the inputs."""
+"""Compiled graph; takes a function for each of ``Graph.operators``, and the inputs."""
 
 _LETTERS = {Source.INPUT: "i", Source.CONSTANT: "c", Source.NODE: "n"}
 
@@ -44,7 +46,7 @@ def compile_replay(graph: GraphData) -> Replay:
 
 
 class _ReplaySource:
-    """The text of one function. ``given`` is what it refers to other than values."""
+    """Source of one function. ``given`` has the constants that it refers to."""
 
     def __init__(self, graph: GraphData) -> None:
         self.given: list[Any] = []
@@ -97,7 +99,7 @@ class _ReplaySource:
 
 
 def _last_uses(graph: GraphData) -> list[list[int]]:
-    """Return for each node the nodes whose results are not needed after it has run."""
+    """Return for each node the nodes whose results are dead after it has run."""
     last = {number: number for number in range(len(graph.nodes))}
     for number, node in enumerate(graph.nodes):
         last |= {v.number: number for v in node.uses if v.source is Source.NODE}

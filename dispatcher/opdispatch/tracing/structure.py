@@ -1,4 +1,4 @@
-"""Lists, tuples and dicts with tensors in them, as functions take and return them."""
+"""Nested lists, tuples and dicts of tensors, as arguments and results of functions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return the same lists, tuples and dicts, with ``function`` applied to the leaves.
+    """Return a copy of nested lists, tuples and dicts with ``function`` applied to the leaves.
 
-    A named tuple stays one.
+    Named tuples are preserved.
     """
     if isinstance(tree, list):
         return [map_leaves(function, each) for each in tree]
@@ -34,15 +34,15 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def constant_key(value: Any) -> Any:
-    """Return a key that is equal for equal constants: 0.0 and -0.0 differ, and NaN is one.
+    """Return a key that is equal for identical constants: 0.0 and -0.0 differ, and NaN equals NaN.
 
-    For values of one type: 1, 1.0 and True are equal here.
+    Only keys of values of one type may be compared, since 1, 1.0 and True are equal here.
     """
     return repr(value) if isinstance(value, float | complex) else value
 
 
 def named_leaves(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves, each with a name that says where it is: ``weights_0``, ``state_bias``."""
+    """Yield the leaves, each with a name derived from its path: ``weights_0``, ``state_bias``."""
     if isinstance(tree, list | tuple):
         for place, each in enumerate(tree):
             yield from named_leaves(f"{name}_{place}", each)

@@ -1,8 +1,8 @@
-"""Tracing: a graph of what a function calls.
+"""Tracing: record the operator calls of a function or block as a graph.
 
     graph = trace(function, x, weights)
 
-or, where there is no function,
+or, for a block of code,
 
     with Tracer(x=x) as tracer:
         tracer.output(xp.exp(x))
@@ -37,16 +37,17 @@ _Kind = inspect.Parameter
 
 
 class Tracer:
-    """Records the calls of operators in a ``with`` block into a graph.
+    """Context manager that records the operator calls of a block into a graph.
 
-    The inputs are tensors, or lists, tuples and dicts with tensors, by their names; any other
-    tensor that an operator is given is a constant of the graph, and so is each number. What the
-    graph returns is said by ``output``. Calls are recorded at the key Tracer: casts of autocast are
-    calls of their own, and neither Autograd nor composite kernels have done their part; or, with
-    ``pre_dispatch``, before any other key. What kernels call is not recorded.
+    Keyword arguments name the inputs: tensors, or lists, tuples and dicts of tensors. Other tensors
+    that are passed to operators, and numbers, become constants of the graph. ``output`` sets its
+    results. Calls are recorded at the key Tracer, after autocast (whose casts are recorded as
+    calls) and before Autograd and composite kernels; with ``pre_dispatch``, before any key. Calls
+    made by kernels are not recorded.
 
-    It holds for the current thread or task; a new task begins with the traces of its creator.
-    Traces nest, and each records. For one block. After an exception there is no graph.
+    Applies to the current thread or task; new tasks inherit the traces of their creator. Traces can
+    be nested, and each records all calls. A Tracer can be used for one block only. There is no
+    graph after an exception.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Tracer:
         self._graph: Graph | None = None
 
     def _with_inputs(self, name: str, tree: Any) -> Any:
-        """Return the tree with an input for each tensor in it."""
+        """Replace each tensor in the tree by a new input."""
         names = iter([each for each, _ in named_leaves(name, tree)])
 
         def input_of(leaf: Any) -> Any:
@@ -88,12 +89,10 @@ class Tracer:
         return map_leaves(input_of, tree)
 
     def output(self, *values: Any) -> None:
-        """Add values that the graph returns.
+        """Add results of the graph: tensors, or lists, tuples and dicts of tensors.
 
-        Tensors, or lists, tuples and dicts with tensors in them.
-
-        The graph returns None, the one, or a tuple. What an operator writes to it later, is in it.
-        Raises ArgumentError after the block.
+        The graph returns None without results, a single result itself, and several as a tuple.
+        Later in-place writes to a result are included. Raises ArgumentError after the block.
         """
         if self._recorder.is_over:
             raise ArgumentError("the trace is over; what it returns is said in its block")
@@ -101,7 +100,8 @@ class Tracer:
 
     @property
     def graph(self) -> Graph:
-        """Recorded graph. Raises GraphError unless the block has ended without an exception."""
+        """The recorded graph. Raises GraphError before the end of the block and after an
+        exception."""
         if self._graph is None:
             raise GraphError("there is no graph before the end of the trace, nor if that failed")
         return self._graph
@@ -136,12 +136,12 @@ class Tracer:
 def trace(
     function: Callable[..., Any], /, *args: Any, pre_dispatch: bool = False, **kwargs: Any
 ) -> Graph:
-    """Call a function once, and give the graph of the operators that it calls.
+    """Call a function once and return the graph of its operator calls.
 
-    The tensors among the arguments, in lists, tuples and dicts as well, are the graph's inputs;
-    other arguments are constants in it. Plain arrays are given to the function as Tensors: Python's
-    arithmetic with plain arrays calls no operators. See ``Tracer``. Raises what the function
-    raises, and ArgumentError if one tensor is given twice, or for a coroutine function.
+    Tensors among the arguments, also in lists, tuples and dicts, become inputs of the graph; other
+    arguments become constants. Plain arrays are passed to the function as Tensors, since arithmetic
+    on plain arrays calls no operators. See ``Tracer``. Propagates errors of the function, and
+    raises ArgumentError if a tensor is passed twice, and for a coroutine function.
     """
     if inspect.iscoroutinefunction(function):
         raise ArgumentError(
@@ -158,7 +158,7 @@ def trace(
 
 
 class _PreDispatchTracer(TorchDispatchMode):
-    """Tells a recorder of calls before any other key."""
+    """Mode that records calls before any dispatch key."""
 
     def __init__(self, recorder: GraphRecorder) -> None:
         super().__init__(_dispatch_key=DispatchKey.PreDispatch)
@@ -191,24 +191,21 @@ class _PreDispatchTracer(TorchDispatchMode):
 def _parameters_of(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-    """Return names, kinds and values of a function's arguments.
-
-    Those with their defaults are left out.
-    """
+    """Return names, kinds and values of a function's arguments, without omitted ones."""
     try:
         signature = inspect.signature(function)
         given = signature.bind(*args, **kwargs).arguments
     except (
         TypeError,
         ValueError,
-    ):  # a built-in function, or one that is about to say what is wrong
+    ):  # a built-in without a signature, or wrong arguments, for which the call itself raises
         positional = [(f"arg{n}", _Kind.POSITIONAL_ONLY, each) for n, each in enumerate(args)]
         return positional + [(n, _Kind.KEYWORD_ONLY, each) for n, each in kwargs.items()]
     return [(name, signature.parameters[name].kind, value) for name, value in given.items()]
 
 
 def _autocast_of_task() -> tuple[DispatchKeySet, Mapping[str, Any]]:
-    """Return the keys that autocast turns on, or rather off, and the dtypes."""
+    """Return the excluded autocast keys and the autocast dtypes."""
     return local_dispatch_key_set()[1] & AUTOCAST_KEYS, AUTOCAST_STATE.get().dtypes
 
 
@@ -219,7 +216,7 @@ def _as_tensor(leaf: Any) -> Any:
 
 @contextmanager
 def _fresh_autocast_cache() -> Iterator[None]:
-    """Use an empty autocast cache in the block: an earlier cast is not one of its calls."""
+    """Use an empty autocast cache in the block, so that every cast is recorded."""
     state = AUTOCAST_STATE.get()
     token = AUTOCAST_STATE.set(state if state.cache is None else state._replace(cache={}))
     try:

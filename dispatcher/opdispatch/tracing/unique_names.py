@@ -1,16 +1,16 @@
-"""Names of values: identifiers of Python, each once."""
+"""Unique names of values, valid as Python identifiers."""
 
 from __future__ import annotations
 
 import keyword
 import re
 
-# What the code of a graph calls other things.
+# Names that generated code uses for other purposes.
 RESERVED = frozenset({"ops", "constants"})
 
 
 class UniqueNames:
-    """Gives names that have not been given before: ``exp``, ``exp_1``, ``exp_2``."""
+    """Generator of distinct names: ``exp``, ``exp_1``, ``exp_2``."""
 
     def __init__(self) -> None:
         self._given = set(RESERVED)
