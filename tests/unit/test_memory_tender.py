@@ -72,6 +72,26 @@ def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
     assert tended.wait(LONGEST_WAIT)
 
 
+def test_it_stays_when_it_is_woken_while_it_finds_nothing_to_do(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory_tender, "TEND_SECONDS", 0.01)
+    asked = threading.Semaphore(0)
+    wakes = [True, False]
+
+    def tend() -> bool:
+        if wakes.pop(0):
+            tender.wake()  # as a call would that releases memory just now
+        asked.release()
+        return False
+
+    tender = MemoryTender(tend)
+    tender.wake()
+    for _ in range(2):
+        assert asked.acquire(timeout=LONGEST_WAIT)
+    for thread in _tenders():
+        thread.join(LONGEST_WAIT)
+    assert wakes == []
+
+
 def _tenders() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "memory-tender"]
 

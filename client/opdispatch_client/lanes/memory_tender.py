@@ -15,17 +15,21 @@ class MemoryTender:
 
     Guards      ``_lock`` guards ``_is_there``, which tells whether the thread runs, and is held
                 during ``tend``. If the thread could not be started, the next ``wake`` tries again.
+    Order       ``wake`` sets ``_is_awaited`` before it reads ``_is_there`` without the lock; the
+                thread clears ``_is_there`` before it reads ``_is_awaited``. So one of them sees
+                the other, and no ``wake`` during the last ``tend`` is missed.
     """
 
     def __init__(self, tend: Callable[[], bool]) -> None:
         """Store ``tend``, which is called in a thread and returns whether to call it again."""
         self._tend = tend
         self._lock = threading.Lock()
-        self._is_there = False
+        self._is_there = self._is_awaited = False
         self._stopped = threading.Event()
 
     def wake(self) -> None:
         """Start the thread if it does not run: there is memory to release from now on."""
+        self._is_awaited = True
         if self._is_there or self._stopped.is_set():
             return
         with self._lock:
@@ -42,6 +46,9 @@ class MemoryTender:
     def _run(self) -> None:
         while not self._stopped.wait(TEND_SECONDS):
             with self._lock:
+                self._is_awaited = False
                 if not self._tend():
                     self._is_there = False
-                    return
+                    if not self._is_awaited:
+                        return
+                    self._is_there = True
