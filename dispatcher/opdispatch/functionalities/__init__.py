@@ -1,25 +1,25 @@
-"""The functionality keys, one file each; and the fallbacks every dispatcher starts with.
+"""The functionality keys, one file each, and the fallbacks registered in every dispatcher.
 
-autograd           the keys Autograd, of operators that have no derivative
+autograd           the Autograd keys, for operators without a derivative
 derivative, derivative_kernel, registered_autograd, autograd_kernel_text, redispatch_below
-                   and of those that have one: of formulas, or of a function that goes back
+                   operators with derivative formulas or a registered backward function
 forward_derivative, registered_jvp
-                   forward mode of operators with formulas, or of a function of tangents
-adinplace_or_view  versions are counted, and views know their bases
-autocast           floating-point arguments are cast
-tracer             the traces of the task record the call
-functorch          nested function transforms: the topmost level, and on to the next
-batched_fallback   batched tensors, without a batching rule and with one
+                   forward mode by formulas or a registered jvp function
+adinplace_or_view  version counting, and tracking of views
+autocast           casts of floating-point arguments
+tracer             recording of calls by the traces of a task
+functorch          nested function transforms, level by level
+batched_fallback   batched tensors, with or without a batching rule
 functionalize_fallback, functional_counterpart
-                   calls that write to nothing in the place of those that do
-layer_text         the texts of kernels that are layers, as these are
-python_fallback    modes, and classes that handle operators themselves
+                   functional calls in place of mutating ones
+layer_text         source of kernels that are inlined as layers
+python_fallback    modes and tensor subclasses (``__torch_dispatch__``)
 math_bits_fallback, zero_tensor_fallback
-                   conjugates, negatives and zeros that are not computed
+                   lazy conjugates, negatives and zeros
 meta_fallback, fake, deferred_init, recorded_call
-                   tensors without elements: shapes alone, a device too, and elements later
-fallthrough        keys that let a call pass
-cpu_fallback       what a device has no kernel for, on the host
+                   tensors without elements: meta, fake, and deferred initialization
+fallthrough        keys that fall through by default
+cpu_fallback       kernels of the host for operators that a device lacks
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The key ADInplaceOrView: versions are counted, and views know their bases.
+"""The key ADInplaceOrView: counts versions and links views to their bases.
 
-PyTorch generates a kernel for each operator that writes or gives views
+PyTorch generates a kernel for each mutating or view operator
 (``torch/csrc/autograd/ADInplaceOrViewType.cpp``); all others fall through.
 """
 
@@ -44,16 +44,16 @@ _keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
 
 
 def make_write_kernel(schema: FunctionSchema) -> KernelFunction:
-    """Make the kernel of an operator that writes to its first argument."""
+    """Make the kernel of an operator that writes to its first argument in place."""
     return _WriteText(schema).compile(
         f"write of {schema.name}", _keys_below, _counter_of=counter_of
     )
 
 
 class _WriteText(LayerText):
-    """The text of a kernel that counts.
+    """Source of a kernel that increments the version.
 
-    An inference tensor has no counter: it is refused before it is written to.
+    An inference tensor has no version counter, and is rejected before the write.
     """
 
     def lines(self) -> list[str]:
@@ -111,9 +111,9 @@ _SHARES_ELEMENTS = (  # as ``shares_elements``
 
 
 class _ViewText(LayerText):
-    """The text of a kernel that notes what its results are views of.
+    """Source of a kernel that links its results to the base that they are views of.
 
-    Where the kernel below has a function ``of_array``, it makes the tensors itself.
+    If the kernel below has a function ``of_array``, the source makes the tensors itself.
     """
 
     def made_once(self) -> list[str]:
@@ -130,7 +130,7 @@ class _ViewText(LayerText):
     def lines(self) -> list[str]:
         """Return the lines that call the kernel below; of a plain array nothing is recorded."""
         first, *others = self.positional
-        # The lists are for the kernel to change; those that were given are for the replay.
+        # The kernel may modify its lists, so it gets copies; the originals are kept for the replay.
         kinds = {name: a.type for name, a in zip(self.names, self.arguments, strict=True)}
         fresh = {
             name: f"[*{name}]" if isinstance(kind, ListType) else name

@@ -1,20 +1,20 @@
-"""The Autocast keys: kernels that cast floating-point tensors, and call the operator with those.
+"""The Autocast keys: kernels that cast floating-point arguments and redispatch.
 
-A policy says to what:
+The policy determines the dtype:
 
     lower_precision_fp    the dtype of the block: `get_autocast_dtype`
     fp32                  float32
-    fp32_set_opt_dtype    the result is asked for in float32, by the argument ``dtype``
-    promote               the widest among the arguments: float32, if one of them is
-    cast_inputs           one that is said when the kernel is made
+    fp32_set_opt_dtype    the argument ``dtype`` is set to float32
+    promote               the widest dtype among the arguments: float32 if any has it
+    cast_inputs           a dtype given when the kernel is made
 
-Cast are tensors of the key's device type, of any floating-point dtype but float64. A leaf that
-requires gradients is cast once in the outermost block. The key is off while the operator runs: what
-its kernels call is not cast again.
+Tensors of the key's device type with a floating-point dtype other than float64 are cast. The cast
+of a leaf that requires gradients is cached until the outermost block ends. The key is excluded
+while the operator runs, so calls made by its kernels are not cast again.
 
-Mirrors ``ATen/autocast_mode.{h,cpp}``. PyTorch's cache has one entry a tensor: after a nested block
-of another dtype, or a write to the tensor, it gives what is not asked for. Here, an entry is of a
-dtype, a version, and of whether gradients were recorded.
+Mirrors ``ATen/autocast_mode.{h,cpp}``. PyTorch's cache has one entry per tensor, which can be stale
+after a nested block of another dtype or a write to the tensor. Here, an entry also depends on the
+dtype, the version and grad mode.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _FLOAT32 = np.dtype(np.float32)
 
 Policy = Callable[["OperatorHandle", str, list[Any]], None]
-"""Changes the stack of a call of an operator, for tensors of a device type."""
+"""A policy: function that casts the arguments on the stack for a device type."""
 
 
 def make_autocast_kernel(policy: Policy, device_type: str) -> KernelFunction:
@@ -83,7 +83,7 @@ def fp32(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
 
 
 def fp32_set_opt_dtype(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
-    """Set the argument ``dtype`` to float32 if it is not given, and the first one is eligible."""
+    """Set the argument ``dtype`` to float32 if it is omitted and the first argument is eligible."""
     names = [argument.name for argument in op.call_signature.schema.arguments]
     place = names.index("dtype")
     if stack[place] is None and is_eligible(stack[0], device_type):
@@ -91,7 +91,7 @@ def fp32_set_opt_dtype(op: OperatorHandle, device_type: str, stack: list[Any]) -
 
 
 def promote(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
-    """Cast to float32 if a tensor is of that, else to the dtype of the block.
+    """Cast to float32 if an argument is float32, otherwise to the dtype of the block.
 
     Raises ArgumentError if one is neither.
     """
@@ -108,7 +108,7 @@ def promote(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
 
 
 def cast_inputs(dtype: Any) -> Policy:
-    """Cast to ``dtype``. Raises ArgumentError if that is none of numbers."""
+    """Cast to ``dtype``. Raises ArgumentError if it is not numeric."""
     target = dtype_to_cast_to(dtype)
 
     def cast_to_it(op: OperatorHandle, device_type: str, stack: list[Any]) -> None:
@@ -121,7 +121,7 @@ def cast_inputs(dtype: Any) -> Policy:
 
 
 def is_eligible(value: Any, device_type: str) -> bool:
-    """Return whether it is a tensor of that device type, of a floating-point dtype but float64."""
+    """Return whether it is a floating-point tensor of that device type, but not float64."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or not _is_castable(dtype):
         return False
@@ -146,7 +146,7 @@ def cached_cast(value: Any, dtype: np.dtype[Any], device_type: str) -> Any:
     if found is not None and found[1] is value.array and found[2] == version_of(value):
         return found[3]
     cast = _astype()(value, dtype)
-    # The tensor is kept with it, so that no other one can have its identity.
+    # The entry keeps the tensor alive, so that its id cannot be reused.
     cache[key] = (value, value.array, version_of(value), cast)
     return cast
 

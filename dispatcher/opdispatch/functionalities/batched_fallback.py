@@ -1,13 +1,12 @@
-"""Kernels for FuncTorchBatched: of batching rules, and of operators that have none.
+"""Kernels for FuncTorchBatched, for operators with and without a batching rule.
 
-Under ``vmap``, an operator with a CompositeImplicitAutograd kernel is what that calls. Any other is
-called for each sample, and the first time it is warned about, as in PyTorch's
-``functorch/BatchedFallback.cpp``; here, it may also be given, or return, lists of tensors. One that
-gives views of its arguments is refused, as there.
+Under ``vmap``, operators with a CompositeImplicitAutograd kernel are decomposed. Others are called
+in a loop over the samples, with a warning at the first call, as in PyTorch's
+``functorch/BatchedFallback.cpp``; lists of tensors are supported here. View operators are rejected,
+as in PyTorch.
 
-Without ``vmap``, no tensor has a batch dimension that one could go along, and calls with tensors
-fail. A call without any tensor is made once more, except for the older of the two kinds of batches,
-with the key switched off.
+Outside ``vmap``, tensors have no batch dimension, so calls with tensors raise an error. Calls
+without tensors are redispatched with the key excluded, except for the older kind of batches.
 """
 
 from __future__ import annotations
@@ -42,13 +41,14 @@ _warned: set[str] = set()
 
 
 class BatchingFallbackWarning(UserWarning):
-    """An operator has no batching rule, and is called for each sample of a batch."""
+    """Warning: an operator without a batching rule is called in a loop over the samples of a
+    batch."""
 
 
 class BatchingKernel:
-    """A kernel for FuncTorchBatched of any operator that the rule is for.
+    """A kernel for FuncTorchBatched that applies a batching rule.
 
-    Levels of ``vmap`` call the rule itself, unless each step of a call is watched.
+    Levels of ``vmap`` call the rule directly, unless an observer must see each step of a call.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -56,7 +56,7 @@ class BatchingKernel:
         self.__name__ = self.__qualname__ = getattr(rule, "__name__", type(rule).__name__)
 
     def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Call the rule if one of the tensors is batched at the topmost level."""
+        """Apply the rule if a tensor is batched at the topmost level."""
         frame, layer = _batch_of(op)
         values, dims, found = layer.unwrapped(stack)
         if not found:
@@ -74,7 +74,7 @@ def make_batching_kernel(rule: Rule) -> KernelFunction:
 
 
 def _batch_of(op: OperatorHandle) -> tuple[Frame, VmapLayer]:
-    """Return the batch that a call is in. Raises TransformError if it is in none."""
+    """Return the current ``vmap`` level. Raises TransformError outside ``vmap``."""
     frame = TOP.get()
     if frame is None or not isinstance(frame.layer, VmapLayer):
         raise TransformError(

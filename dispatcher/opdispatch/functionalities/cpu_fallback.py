@@ -1,12 +1,12 @@
-"""Operators that a device has no kernel for, computed on the host: a fallback that you register.
+"""A fallback that runs operators without a kernel for a device on the host. Registered by users:
 
     Library("_", "IMPL").fallback(cpu_fallback, "PrivateUse1")
 
 PyTorch's backends register ``at::native::cpu_fallback`` (``ATen/native/CPUFallback.cpp``) in the
 same way. Tensors among the arguments are copied to the host, the operator is redispatched to its
-kernel for ``CPU``, arguments that it writes to get their new contents, and results are copied to
-the device that was asked for, or of the first tensor that was on one. That is slow: it is counted,
-and the first time for each operator it is warned about.
+kernel for ``CPU``, written arguments are copied back, and results are copied to the requested
+device or that of the first device tensor. Since this is slow, calls are counted, and the first call
+of each operator causes a warning.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class CpuFallbackWarning(UserWarning):
 def cpu_fallback(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the host: a backend fallback, see above.
 
-    What is given twice is one array on the host, too, which it is not in PyTorch. A result that
-    would be a view of an argument is a copy. Raises ArgumentError if the kernel changes the shape
-    or the dtype of an argument that it writes to, in which case none on a device has changed (the
-    host's own are given to the kernel itself), NoKernelError if there is none for the CPU, and
-    DeviceError, also for a result of a layout that is not to be had on the device.
+    An argument that is passed twice is a single array on the host, unlike in PyTorch. Results that
+    would be views of arguments are copies. Raises ArgumentError if the kernel changes the shape or
+    dtype of a written argument, before any device argument has been written; host arguments are
+    passed to the kernel directly. Raises NoKernelError without a CPU kernel, and DeviceError, also
+    for a result layout that the device does not support.
     """
     signature = op.call_signature
     schema = signature.schema
@@ -107,7 +107,7 @@ def _note(schema: FunctionSchema, device: str) -> None:
 
 
 class _HostCopies:
-    """The arguments of one call, copied to the host, and the copying back."""
+    """Host copies of the arguments of one call, and their copy-back."""
 
     def __init__(self) -> None:
         self._found = ""
@@ -118,7 +118,7 @@ class _HostCopies:
 
     @property
     def device(self) -> str:
-        """Where results belong: on the device that was asked for, or the first tensor's."""
+        """Device of the results: the requested one, or that of the first tensor."""
         return self._asked or self._found
 
     def name_device(self, value: Any) -> Any:
@@ -129,7 +129,7 @@ class _HostCopies:
         return "cpu"
 
     def of(self, value: Any) -> Any:
-        """Return a value with its tensors on the host."""
+        """Copy the tensors of a value to the host."""
         if isinstance(value, list | tuple):
             return [self.of(item) for item in value]
         array = value.array if isinstance(value, Tensor) else value
@@ -163,7 +163,7 @@ class _HostCopies:
             return
         found = self._originals.get(id(copy))
         if found is None:
-            return  # it was on the host
+            return  # already on the host
         target, source = _array_of(found[1]), _array_of(copy)
         dtype = _backend_of(target).dtype_of(target)
         for what, old, new in (
@@ -177,7 +177,7 @@ class _HostCopies:
         yield target, source
 
     def back(self, result: Any) -> Any:
-        """Return a result on the device; a returned argument is that argument."""
+        """Copy a result to the device; a returned argument is returned itself."""
         if isinstance(result, list | tuple):
             return [self.back(item) for item in result]
         found = self._originals.get(id(result))

@@ -1,10 +1,10 @@
-"""The key Fake: tensors without elements that remember the device they pretend to be on.
+"""The key Fake: tensors without elements that have a device.
 
 PyTorch keeps the key for implementations outside of it (its own is a mode in Python,
 ``torch/_subclasses/fake_tensor.py``); torchdistX's ``fake.cc`` was one, and this is another. The
-key is below Autograd, Autocast and Python: gradients are recorded, casts are made and modes are
-asked as for any tensor. What arrives here is run by the operator's kernel for Meta, and its
-results pretend to be on the common device of the arguments, or on the one that was asked for.
+key is below Autograd, Autocast and Python, which apply to fake tensors as to any other. Calls that
+arrive here run the operator's Meta kernel; the fake results are on the common device of the
+arguments, or on the requested device.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DEVICES = (DEVICE, OptionalType(DEVICE))
 _INDICES = ListType(OptionalType(TENSOR))
 
 ALLOWS_REAL: ContextVar[bool] = ContextVar("opdispatch_fake_allows_real", default=False)
-"""Whether tensors with elements may be arguments together with fake ones."""
+"""Whether tensors with elements may be mixed with fake ones."""
 DRAWS: ContextVar[bool] = ContextVar("opdispatch_fake_draws", default=False)
 """Whether calls draw from the generators that they are given: where they are recorded."""
 
@@ -84,7 +84,7 @@ def run_on_meta(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Arguments:
-    """The arguments of one call as those of a kernel for Meta, and the fake results."""
+    """Conversion of one call's arguments to meta arrays, and of its results to fake arrays."""
 
     def __init__(self, op: OperatorHandle, schema: FunctionSchema, stack: list[Any]) -> None:
         self._operator = str(op.name)
@@ -112,7 +112,7 @@ class _Arguments:
                 default_generator(self.device) if value is None and is_generator(a.type) else value
                 for a, value in zip(schema.arguments, self.on_meta, strict=True)
             ]
-        if not has_tensors:  # a factory: its kernel is that of the device
+        if not has_tensors:  # a factory function; the device's own kernel is used
             self.on_meta = [
                 "meta" if argument.type in _DEVICES else value
                 for argument, value in zip(schema.arguments, self.on_meta, strict=True)
@@ -145,7 +145,7 @@ class _Arguments:
         )
 
     def base_of(self, schema: FunctionSchema, place: int) -> Any:
-        """Return the array that a return shares its elements with, if the schema says so."""
+        """Return the array that a return aliases according to the schema."""
         alias = schema.returns[place].alias_info if place < len(schema.returns) else None
         if alias is None:
             return None
@@ -159,7 +159,7 @@ class _Arguments:
         return None
 
     def fake(self, value: Any, base: Any) -> Any:
-        """Return a result as a fake one."""
+        """Convert a result to a fake one."""
         if isinstance(value, list | tuple):
             return [self.fake(each, base) for each in value]
         if (known := self._originals.get(id(value))) is not None:
@@ -172,7 +172,7 @@ class _Arguments:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether it is on the host and without dimensions, as NumPy's scalars are."""
+    """Return whether it is a zero-dimensional host array, like NumPy scalars."""
     array = value.array if isinstance(value, Tensor) else value
     return isinstance(array, np.ndarray | np.generic) and not array.shape
 
@@ -188,7 +188,7 @@ def _devices_in(value: Any, *, may_be_on_host: bool) -> Sequence[Any]:
 
 
 def make_fake(array: Any) -> FakeArray:
-    """Return a fake of an array with elements: its shape and dtype, on its device."""
+    """Return a fake array with the shape, dtype and device of an array with elements."""
     if isinstance(array, FakeArray):
         return array
     return FakeArray(tuple(array.shape), array.dtype, canonical_device(device_of(array)))

@@ -1,9 +1,9 @@
-"""Functionalities that let a call pass, unless an operator has a kernel for them.
+"""Functionality keys that fall through unless an operator has a kernel for them.
 
 PyTorch registers a fallthrough for each (``BackendSelectFallbackKernel.cpp``,
 ``VariableFallbackKernel.cpp``, ``autocast_mode.cpp``, ``VmapModeRegistrations.cpp``). Every plain
-tensor has ADInplaceOrView, and BackendSelect is in the local included set of every task, so a call
-passes them all the time.
+tensor has ADInplaceOrView, and BackendSelect is in the local included set of every task, so almost
+every call passes these keys.
 """
 
 from __future__ import annotations

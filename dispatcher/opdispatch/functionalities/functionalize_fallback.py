@@ -1,7 +1,8 @@
-"""The key Functionalize: calls of operators that write to nothing, in the place of those that do.
+"""The key Functionalize: replaces calls of mutating operators by functional ones.
 
 While a function is functionalized (``functionalization/``), every call arrives here. Arguments are
-replaced by their values, the operator is called below, and its results become functional tensors.
+unwrapped to their values, the operator is called below, and its results are wrapped as functional
+tensors.
 
 - An operator that writes is replaced by its functional counterpart, which returns what would have
   been written: ``find_functional`` says which that is. Without one, it is called with copies.
@@ -10,7 +11,7 @@ replaced by their values, the operator is called below, and its results become f
   arrives here in turn.
 
 As ``FunctionalizeFallbackKernel.cpp`` of PyTorch, and the kernels that ``torchgen`` writes for the
-key. Where no function is functionalized, an operator is called once more with the key excluded.
+key. Outside functionalized functions, the call is redispatched with the key excluded.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ its base. Of an operator that returns a list, the place in it comes before them.
 
 
 def functionalize_call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Run a call: the fallback of the key. See above.
+    """Functionalize a call: the fallback of the key, see above.
 
-    Raises NoKernelError for an operator that gives views, and ArgumentError for a write that cannot
-    be done.
+    Raises NoKernelError for a view operator without a rule, and ArgumentError for an unsupported
+    write.
     """
     level = current_level()
     schema = op.call_signature.schema
@@ -71,7 +72,7 @@ _NO_RULE = "no rule for its functionalization (a kernel for this key by make_vie
 
 
 def call_below(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
-    """Call the operator with values, and make functional tensors of its results."""
+    """Call the operator with values, and wrap its results as functional tensors."""
     stack[:] = map(level.value_of, stack)
     with level.below():
         op.call_boxed(stack)
@@ -124,7 +125,7 @@ def _is_composite(op: OperatorHandle, level: Level, stack: list[Any]) -> bool:
         return False
     with level.below():
         keys = op.dispatch_keys([level.value_of(value) for value in stack])
-    # Modes and the like come before: what counts is the kernel that they let through to.
+    # Modes come before: the kernel that serves the call below them is decisive.
     found = op.lookup(keys & _COMPOSITE_KEYS)
     if found.reason != "math kernel":
         return False

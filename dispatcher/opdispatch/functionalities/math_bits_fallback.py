@@ -1,8 +1,8 @@
-"""The keys Conjugate and Negative: tensors that stand for conjugates and negatives of elements.
+"""The keys Conjugate and Negative: lazily conjugated and negated tensors.
 
-An operator that has no rule for them is given what they stand for, and what it has written to that
-goes back, conjugated or negated, to the elements that are stored: ``MathBitsFallback.h`` of
-PyTorch, where operators that know of them fall through. Views of such a tensor have its bits: see
+Operators without a rule receive resolved copies; elements written to these are conjugated or
+negated and copied back to the stored elements, as in PyTorch's ``MathBitsFallback.h``. Operators
+that handle the bits themselves fall through. Views of such a tensor keep its bits; see
 ``make_view_kernel``.
 """
 
@@ -29,7 +29,7 @@ def _materializing(key: DispatchKey) -> KernelFunction:
     below = DispatchKeySet.full_after(key)
 
     def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Call the operator below with what its arguments stand for."""
+        """Redispatch below with resolved arguments, and copy writes back."""
         written: list[tuple[Any, Any]] = []
         for place, argument in enumerate(op.call_signature.schema.arguments):
             pairs = written if argument.is_write else []
@@ -44,7 +44,7 @@ def _materializing(key: DispatchKey) -> KernelFunction:
 
 
 def _materialized(value: Any, pairs: list[tuple[Any, Any]]) -> Any:
-    """Return a tensor with its bits resolved; note it if it is another tensor."""
+    """Return a tensor with its bits resolved; record it if it is a copy."""
     if isinstance(value, list):
         return [_materialized(each, pairs) for each in value]
     array = value.array if isinstance(value, Tensor) else value
@@ -62,7 +62,7 @@ def _write_back(given: Any, made: Any) -> None:
     elements = made.array if isinstance(made, Tensor) else made
     backend = find_backend(type(view.base))
     assert backend is not None, "a view of a conjugate is of a dense array"
-    # What turns the stored elements into what they stand for turns that into them.
+    # Conjugation and negation are their own inverses.
     backend.assign(view.base, view.over(elements).materialized())
 
 
@@ -75,8 +75,8 @@ def _as_given(value: Any, written: list[tuple[Any, Any]]) -> Any:
 def make_view_kernel(*, conj_negates: bool = False, drops_conj: bool = False) -> KernelFunction:
     """Make a kernel for both keys of an operator that returns views of its first argument.
 
-    They are views of the elements that are stored, with the same bits. ``drops_conj`` is for those
-    that a conjugate leaves as they are, such as real parts; with ``conj_negates`` it negates them.
+    Results are views of the stored elements with the same bits. ``drops_conj`` is for views that
+    conjugation does not change, such as real parts; ``conj_negates`` for those that it negates.
     """
 
     def view_with_bits(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
@@ -98,7 +98,7 @@ def make_view_kernel(*, conj_negates: bool = False, drops_conj: bool = False) ->
 
 
 def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a tensor, a plain array or a list of these with ``change`` applied to the arrays."""
+    """Apply ``change`` to the arrays of a tensor, a plain array or a list of them."""
     if isinstance(value, list):
         return [_changed(each, change) for each in value]
     return Tensor(change(value.array)) if isinstance(value, Tensor) else change(value)

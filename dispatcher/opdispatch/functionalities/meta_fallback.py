@@ -1,7 +1,7 @@
-"""Meta tensors of operators that have no kernel for them: an error that says so.
+"""Fallback for meta tensors, which raises a descriptive error.
 
-As in ``MetaFallbackKernel.cpp`` of PyTorch: shapes cannot be worked out for an operator that
-does not say how.
+As in PyTorch's ``MetaFallbackKernel.cpp``: the result shapes of an operator without a Meta kernel
+are unknown.
 """
 
 from __future__ import annotations

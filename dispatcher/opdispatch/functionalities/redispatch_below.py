@@ -1,4 +1,4 @@
-"""The fallback that lets a call go on below its key, whatever the key means."""
+"""Fallback that redispatches below its key without further effect."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The key ZeroTensor: tensors of zeros that have no elements.
+"""The key ZeroTensor: tensors of zeros without storage.
 
-An operator that has no rule for them is given tensors that hold zeros, and may not write to them:
-``ZeroTensorFallback.cpp`` of PyTorch. ``zeros_of_zeros`` is for those whose results are zeros, too.
+Operators without a rule receive materialized zeros, and must not write to them, as in PyTorch's
+``ZeroTensorFallback.cpp``. ``zeros_of_zeros`` is a rule for operators whose results are zero as
+well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _META = DispatchKeySet.of(to_runtime_key(DispatchKey.Dense, BackendComponent.Met
 
 
 def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Redispatch below ZeroTensor, with tensors that hold zeros.
+    """Redispatch below ZeroTensor with materialized zeros.
 
     Raises NoKernelError if the operator writes to an argument that is a zero tensor.
     """
@@ -46,7 +47,7 @@ def materialize(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> N
 def zeros_of_zeros(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
     """Run an operator whose results are zeros if one argument is: a kernel for ZeroTensor.
 
-    Its kernel for Meta says of which shapes.
+    The operator's Meta kernel determines the shapes.
     """
     zero = next(z for z in map(_array_of, stack) if isinstance(z, ZeroArray))
     is_tensor = any(isinstance(value, Tensor) for value in stack)
@@ -56,13 +57,13 @@ def zeros_of_zeros(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -
 
 
 def zeros_divided(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Run a quotient: zeros divided by anything that is not known to be zero are zeros."""
+    """Run a division: a zero tensor divided by anything but a zero tensor is a zero tensor."""
     dividend, divisor = (isinstance(_array_of(value), ZeroArray) for value in stack)
     (zeros_of_zeros if dividend and not divisor else materialize)(op, keys, stack)
 
 
 def zeros_added(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Run a sum or a difference: of zeros alone it is zeros."""
+    """Run an addition or subtraction: if both arguments are zero tensors, so is the result."""
     are_zeros = all(isinstance(_array_of(value), ZeroArray) for value in stack)
     (zeros_of_zeros if are_zeros else materialize)(op, keys, stack)
 
