@@ -1,32 +1,32 @@
-"""Arrays as tensors: which values are tensors, where they are, and how they move.
+"""Arrays as tensors: array backends, devices, layouts, and copies between them.
 
-devices          the names of devices
-device_memory    what processes on one device say to each other of an array
-device_transfers how much was copied to them and from them
-extents          how large an array can be
-backend          what an array library has to answer
-backends         those that are registered
-tensor_types     what counts as a tensor, and which dispatch keys it has
+devices          names of devices
+device_memory    handles of device memory for other processes
+device_transfers counters of copies between host and devices
+extents          limits of array sizes
+backend          the interface of an array library
+backends         registered backends
+tensor_types     types that count as tensors, and their dispatch keys
 numpy_backend    host memory
 cupy_backend     the memory of NVIDIA GPUs
-cupy_errors      what CuPy and CUDA raise
+cupy_errors      errors of CuPy and CUDA
 cupy_ipc         arrays of other processes on the same GPU
-cupy_kernel_block  on which GPU kernels run, and in what order their work is done
-pinned_copies    large copies to a GPU, and from it
-meta_backend     no memory: arrays without elements
-fake_array       the same, which pretend to be on a device
-common_device    where all tensors of a call must be
-lazy_array       arrays whose elements are computed when they are needed
+cupy_kernel_block  the current GPU and stream of kernels
+pinned_copies    large copies between host and GPU
+meta_backend     arrays without elements
+fake_array       arrays without elements that have a device
+common_device    the device that all tensors of a call must share
+lazy_array       arrays whose elements are computed on first use
 zero_array       zeros
-math_bits        conjugates and negatives that are not computed yet
-dlpack_dtypes    host memory by DLPack, with element types that NumPy's has not
-foreign          arrays of other libraries that arrive from outside, by DLPack
-layout           what a layout has to answer: tensors that consist of several dense arrays
+math_bits        lazily conjugated and negated arrays
+dlpack_dtypes    DLPack exchange of host arrays with dtypes that NumPy's DLPack lacks
+foreign          arrays of other libraries, imported by DLPack
+layout           the interface of a layout: tensors that consist of several dense arrays
 sparse, sparse_coo, sparse_csr,
-quantized, nested                       those that there are
-level_array      tensors of a function that is transformed
-kernel_block     the devices that kernels run on, and in what order their work is done
-layouts          finding the layout of an array, and functions for arrays of all layouts
+quantized, nested                       the layouts
+level_array      tensors of function transforms
+kernel_block     the current devices and streams of kernels
+layouts          lookup of an array's layout, and functions for arrays of all layouts
 """
 
 from opdispatch.arrays.backend import ArrayBackend

@@ -1,4 +1,4 @@
-"""The device of a call whose tensors must all be on one."""
+"""Determination of a call's device, which all its tensors must share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from opdispatch.arrays.tensor_types import find_key_bits
 def common_device(operator: str, *values: Any) -> str | None:
     """Return the device of the plain arrays among a kernel's arguments, also of those in lists.
 
-    Arrays of the host without dimensions go with any device, and only decide where there is no
-    other. None if there is no array. Raises DeviceError, as PyTorch words it, for arrays on two
+    Zero-dimensional host arrays can be combined with any device, and determine it only if there are
+    no others. Returns None without arrays. Raises DeviceError with PyTorch's text for arrays on two
     devices (``ATen/core/op_registration/adaption.h``).
     """
     found: str | None = None

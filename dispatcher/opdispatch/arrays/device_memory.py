@@ -1,4 +1,4 @@
-"""Memory of a device that another process of the machine may read."""
+"""Device memory that other processes of the machine can map."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Where the elements of an array are: some bytes of an allocation, which is shared whole.
+    """Location of an array's elements: a byte range of an allocation, which is shared as a whole.
 
-    What another process says of it may be wrong: the reader checks it.
+    Received from another process, so the reader must validate it.
     """
 
     device_id: bytes
@@ -17,6 +17,6 @@ class DeviceMemory:
     handle: bytes
     """Handle that opens the allocation; only the backend interprets it."""
     offset: int
-    """The first byte, counted from the start of the allocation."""
+    """Offset of the first byte from the start of the allocation."""
     length: int
-    """How many bytes the elements have."""
+    """Size of the elements, in bytes."""

@@ -1,4 +1,4 @@
-"""How many bytes went between the host and each device, in this process, since its start."""
+"""Counters of the bytes copied between host and devices by this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceTransfers:
-    """Bytes copied to one device from host memory, and back."""
+    """Numbers of bytes copied between host memory and one device."""
 
     to_device: int = 0
     from_device: int = 0
@@ -16,7 +16,9 @@ class DeviceTransfers:
     """Copies on the device itself, from another process."""
 
 
-_mutex = threading.Lock()  # protects the changes of _transfers, whose values are replaced whole
+_mutex = (
+    threading.Lock()
+)  # guards writes to _transfers; its values are replaced as a whole, so reads need no lock
 _transfers: dict[str, DeviceTransfers] = {}
 
 

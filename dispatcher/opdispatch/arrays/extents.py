@@ -1,10 +1,10 @@
-"""How large an array can be.
+"""Limits of array sizes.
 
 Note [Sizes that wrap around]
-    NumPy refuses an array that no address space has room for. CuPy multiplies extents in 64 bits
-    and does not look: it takes no memory for 2**61 numbers of 8 bytes, and a kernel that fills
-    them, or reads them, goes beyond, where other values of the process are. So code that makes an
-    array on a GPU, of sizes from outside, checks them first.
+    NumPy rejects arrays that exceed the address space. CuPy multiplies extents in 64 bits without
+    an overflow check: for 2**61 elements of 8 bytes it allocates nothing, and a kernel that
+    accesses them reads or overwrites other memory of the process. Code that creates a GPU array
+    with sizes from outside must therefore check them first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def count_elements(shape: Iterable[int]) -> int:
 
 
 def is_of_possible_size(shape: Iterable[int]) -> bool:
-    """Return whether an array of that shape can exist. See Note [Sizes that wrap around]."""
+    """Return whether an array of that shape is possible. See Note [Sizes that wrap around]."""
     return count_elements(shape) <= MOST_ELEMENTS
 
 

@@ -1,4 +1,4 @@
-"""Arrays without elements that remember a device: what fake tensors are made of."""
+"""Arrays without elements that have a device, the arrays of fake tensors."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class FakeArray(MetaArray):
         if self.device == "meta":
             raise DeviceError("a fake tensor is on a device that has memory, and 'meta' has none")
         self.base = base
-        """The array of which this one is a view; None: of none."""
+        """The base of a view, or None."""
         self.recorded: Any = None
-        """How it was made, where that is recorded to be done later."""
+        """The recorded call that makes it, for deferred initialization."""
 
     @property
     def key_bits(self) -> int:

@@ -1,4 +1,4 @@
-"""Arrays of other libraries that arrive from outside: PyTorch's, JAX's, any with DLPack."""
+"""Import of arrays of other libraries, such as PyTorch and JAX, by DLPack."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ def is_foreign(value: object) -> bool:
 
 
 def adopt(value: Any) -> Any:
-    """Return a plain array over the memory of a foreign one, which it keeps alive.
+    """Return a plain array that shares the memory of a foreign one and keeps it alive.
 
-    Nothing is copied.
-
-    The backend is that of the device which the array says it is on (DLPack, ``dlpack.h``). Raises
-    DeviceError if no backend here has that memory, or the array does not give it.
+    Nothing is copied. The backend is chosen by the array's DLPack device. Raises DeviceError if no
+    backend supports that device, or if the array cannot be exported.
     """
     is_negative = getattr(value, "is_neg", None)
-    if callable(is_negative) and is_negative() is True:  # PyTorch gives them as they are stored
+    if callable(is_negative) and is_negative() is True:  # PyTorch exports the stored elements
         raise DeviceError(
             f"{describe_type(value)} stands for the negative of its elements, which DLPack does "
             "not tell",
@@ -34,7 +32,7 @@ def adopt(value: Any) -> Any:
         )
     try:
         device_type, number = map(int, value.__dlpack_device__())
-    except Exception as error:  # foreign code: it raises what it likes
+    except Exception as error:  # foreign code may raise any exception
         raise _refusal(value, error) from error
     for backend in backends():
         if device_type in backend.dlpack_device_types:

@@ -1,4 +1,4 @@
-"""The layouts that there are besides the dense one, and what is the same for all tensors."""
+"""The registry of layouts, and functions for arrays of any layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPARSE_COO, SPARSE_CSR = SparseCoo(), SparseCsr()
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout for layout in (SPARSE_COO, SPARSE_CSR, QUANTIZED, NESTED)
 }
-"""By what they are called here."""
+"""Layouts by name."""
 
 __all__ = [
     "LAYOUTS",
@@ -55,9 +55,9 @@ def find_layout(cls: type) -> Layout | None:
 
 
 def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str = "") -> Any:
-    """Return the array of such parts.
+    """Assemble an array from its component arrays.
 
-    Raises ArgumentError unless they fit together, and DeviceError.
+    Raises ArgumentError for inconsistent parts, and DeviceError.
     """
     layout.check_arrays(parts)
     layout.check_parts(parts, facts, at)
@@ -66,7 +66,7 @@ def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str 
 
 
 def elements_of(array: Any) -> Any:
-    """Return the dense array that tells an array's device: itself, if it is dense."""
+    """Return the dense array that determines the device; a dense array itself."""
     layout = find_layout(type(array))
     return stored(array) if layout is None else layout.elements(array)
 
@@ -93,9 +93,9 @@ def device_of(array: Any) -> str:
 def on_device(array: Any, device: str) -> Any:
     """Return a copy on ``device`` of an array of any backend and layout.
 
-    Raises DeviceError, for a layout that is not to be had there and for parts on two devices as
-    well, DeviceMemoryError, ArgumentError for parts that have become no arrays, and TransformError
-    for a tensor of a function that is transformed.
+    Raises DeviceError, also for a layout that the device does not support and for parts on two
+    devices, DeviceMemoryError, ArgumentError for parts that are no longer arrays, and
+    TransformError for a tensor of a function transform.
     """
     target = backend_of_device(device)
     if isinstance(array, LevelArray):
@@ -109,7 +109,7 @@ def on_device(array: Any, device: str) -> Any:
     assert backend is not None, "a tensor's array is one of a backend"
     parts = [array] if layout is None else layout.parts(array)
     if layout is not None:
-        layout.check_arrays(parts)  # one backend is asked for all of them
+        layout.check_arrays(parts)  # one backend copies all parts
     moved: list[Any]
     if target.device_type == "meta" and not isinstance(parts[0], MetaArray):
         # Nothing is fetched that would only be measured.

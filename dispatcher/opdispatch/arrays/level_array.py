@@ -1,9 +1,8 @@
 """The array of a tensor in a transformed function: a tensor of the level below.
 
 Mirrors ``BatchedTensorImpl`` and ``TensorWrapper`` of PyTorch's functorch. There they are tensors;
-here they stand in the place of a tensor's array, so that each of them is a ``Tensor`` like any
-other: with a shape and a dtype, a part in a graph, and dispatch keys, which see to it that no
-kernel of a backend gets one.
+here they take the place of a tensor's array, so that the tensor is an ordinary ``Tensor`` with
+shape, dtype, autograd state and dispatch keys. The keys ensure that no backend kernel receives one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from opdispatch.errors import TransformError
 class LevelArray:
     """The elements of a tensor that only exists within a transform.
 
-    ``value`` is the tensor below; ``layer`` the level that it is of.
+    ``value`` is the tensor of the level below; ``layer`` is the level it belongs to.
     """
 
     __slots__ = ("__weakref__", "dtype", "is_batched", "key_bits", "layer", "shape", "value")
@@ -29,14 +28,15 @@ class LevelArray:
         self, layer: Any, value: Any, shape: tuple[int, ...], is_batched: bool, key_bits: int
     ) -> None:
         self.key_bits = key_bits
-        """Those of a tensor over it."""
+        """The key bits of a tensor with this array."""
         self.layer = layer
         self.value = value
         self.shape = shape
-        """Shape that the transformed function sees."""
+        """Shape as seen by the transformed function, without hidden batch dimensions."""
         self.dtype: np.dtype[Any] = value.dtype
         self.is_batched = is_batched
-        """Whether it, or what is below, has a batch: then its elements decide nothing."""
+        """Whether it or a level below is batched, so that control flow cannot depend on its
+        elements."""
 
     @property
     def ndim(self) -> int:
@@ -50,22 +50,22 @@ class LevelArray:
 
     @property
     def device(self) -> str:
-        """Where the elements are."""
+        """The device of the elements."""
         value = self.value
         while isinstance(array := getattr(value, "array", None), LevelArray):
             value = array.value
         return "cpu" if type(array) is np.ndarray else str(value.device)
 
     def detached(self) -> LevelArray:
-        """Return the same array over a tensor below that records nothing.
+        """Return the array over the detached tensor below.
 
-        It is detached at every level.
+        The tensor is detached at every level.
         """
         made = object.__new__(type(self))
         for cls in type(self).__mro__:
             for name in set(getattr(cls, "__slots__", ())) - {"__weakref__"}:
                 setattr(made, name, getattr(self, name))
-        if hasattr(self.value, "detach"):  # what is elsewhere has its history there
+        if hasattr(self.value, "detach"):  # a tensor of another process has its history there
             made.value = self.layer.detach_below(self.value)
         return made
 
@@ -125,10 +125,10 @@ def is_batched(tensor: Any) -> bool:
 
 
 def has_elements(tensor: Any) -> bool:
-    """Return whether decisions may depend on the elements of a tensor.
+    """Return whether control flow may depend on the elements of a tensor.
 
-    Not on those of a batch, which are others for each sample, and not where there are none: on
-    "meta", and in fake tensors.
+    It may not for batched tensors, whose elements differ between samples, nor for meta and fake
+    tensors, which have none.
     """
     if is_batched(tensor) or getattr(tensor, "device", "") == "meta":
         return False

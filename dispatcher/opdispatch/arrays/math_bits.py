@@ -1,7 +1,7 @@
-"""Arrays that stand for the conjugates, or the negatives, of the elements that are stored.
+"""Lazily conjugated and negated arrays.
 
-What PyTorch calls a tensor with the conjugate or negative bit: nothing is computed until something
-needs the elements. https://docs.pytorch.org/docs/2.13/generated/torch.conj.html
+They correspond to PyTorch's tensors with the conjugate or negative bit: nothing is computed until
+the elements are needed. https://docs.pytorch.org/docs/2.13/generated/torch.conj.html
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ class MathBitsArray(LazyArray):
 
     @property
     def device(self) -> str:
-        """Where the elements are that are stored."""
+        """The device of the stored elements."""
         backend = find_backend(type(self.base))
         assert backend is not None, "it is of a dense array"
         return backend.device_of(self.base)
 
     @property
     def strides(self) -> Any:
-        """Those of the elements that are stored; None if they have none."""
+        """The strides of the stored elements, or None if they have none."""
         return getattr(self.base, "strides", None)
 
     def over(self, base: Any) -> Any:
-        """Return the same bits over other elements."""
+        """Return an array with the same bits over other stored elements."""
         return with_math_bits(base, is_conj=self.is_conj, is_neg=self.is_neg)
 
     def materialized(self) -> Any:
-        """Compute the elements, as an array of its own. Raises DeviceError."""
+        """Compute the elements in a new array. Raises DeviceError."""
         if isinstance(self.base, MetaArray):
             return MetaArray(self.base.shape, self.base.dtype)
         if hasattr(self.base, "conj"):
             return self._of(self.base)
-        # On a device whose arrays do not calculate by themselves.
+        # A device whose arrays have no arithmetic of their own.
         backend = find_backend(type(self.base))
         assert backend is not None, "it is of a dense array"
         host = self._of(backend.to_host(self.base))
@@ -91,7 +91,7 @@ def with_math_bits(array: Any, *, is_conj: bool, is_neg: bool) -> Any:
 
 
 def stored(array: Any) -> Any:
-    """Return the elements as they are stored, before the bits are applied."""
+    """Return the stored elements, without the bits applied."""
     return array.base if type(array) is MathBitsArray else array
 
 

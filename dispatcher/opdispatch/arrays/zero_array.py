@@ -17,9 +17,8 @@ ZERO_TENSOR = bits_of_key(DispatchKey.ZeroTensor)
 class ZeroArray(LazyArray):
     """Zeros on a device, with the key ZeroTensor as well as its backend's.
 
-    They are never written to.
-
-    Raises DeviceError for a device that no backend has, and TypeError for anything but a dtype.
+    Immutable. Raises DeviceError for a device without a backend, and TypeError for an invalid
+    dtype.
     """
 
     __slots__ = ("_device", "dtype", "key_bits", "shape")
@@ -32,10 +31,10 @@ class ZeroArray(LazyArray):
 
     @property
     def device(self) -> str:
-        """Where the zeros are, or would be."""
+        """The device of the zeros."""
         return self._device
 
     def materialized(self) -> Any:
-        """Return an array with elements."""
+        """Return a materialized array."""
         zeros = np.zeros(self.shape, self.dtype)
         return backend_of_device(self._device).from_host(zeros, self._device)
