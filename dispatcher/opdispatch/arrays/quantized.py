@@ -110,7 +110,8 @@ class Quantized(Layout):
         return (array.int_repr,)
 
     def facts(self, array: Any) -> Facts:
-        """Return the scale and the zero point. Raises ArgumentError if they are no such numbers."""
+        """Return the scale and the zero point. Raises ArgumentError if they are not valid
+        numbers."""
         return _quantization(array.scale, array.zero_point)
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:

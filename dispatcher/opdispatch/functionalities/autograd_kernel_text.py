@@ -160,7 +160,7 @@ class AutogradKernelText(LayerText):
 
 def _edge_and_facts(name: str) -> tuple[str, str]:
     """Return expressions for a tensor's edge and facts, which mostly call no Python function."""
-    # Of what is no view and was made by a call, ``edge_of`` without a call of it.
+    # Inlined fast path of ``edge_of`` for results of calls that are not views.
     edge = (
         f"(_e if _type(_m := {name}.autograd_meta) is _Meta and (_e := _m.edge) is not None"
         f" else _edge_of({name}))"

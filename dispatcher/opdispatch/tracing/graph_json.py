@@ -1,4 +1,4 @@
-"""Graphs <-> JSON: everything but what is in the constants.
+"""Conversion of graphs to and from JSON, without the elements of constants.
 
 Lists, text, numbers, true, false and null stand for themselves. What JSON has not is an object with
 one key: ``{"value": ["node", 3, 0]}`` is item 0 of what node 3 returns, ``{"dtype": "float32"}`` a
@@ -110,12 +110,12 @@ def _tree_to_json(tree: Any, where: str) -> Any:
 
 
 def graph_from_json(document: Any, constant: ReadConstant) -> Graph:
-    """Return the graph of a document. Raises GraphError for what can be no graph."""
+    """Return the graph of a document. Raises GraphError for an invalid document."""
     return _Reader(document).graph(constant)
 
 
 class _Reader:
-    """Reads one document, and trusts nothing in it."""
+    """Reader of one document, which validates everything in it."""
 
     def __init__(self, document: Any) -> None:
         self._document = self._dict(document, "$")
