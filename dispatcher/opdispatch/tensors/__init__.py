@@ -1,12 +1,12 @@
-"""The tensor, and what it can do.
+"""The tensor class: its methods, operators and layouts.
 
-generator        random numbers, and where they come from
+generator        random number generators
 indexing         x[...] and x[...] = value
-operators        the operators of Python
+operators        Python's operators, such as + and @
 layouts          sparse, nested and quantized tensors
-math_bits        conjugates and negatives that are not computed yet
+math_bits        lazy conjugation and negation
 names            named dimensions
-exchange         other libraries' protocols
+exchange         NumPy's protocols and DLPack
 tensor           the tensor itself
-layout_creation  functions that make tensors of other layouts
+layout_creation  creates sparse, nested and quantized tensors
 """

@@ -1,4 +1,4 @@
-"""A tensor for other libraries: NumPy's functions and arrays, and DLPack.
+"""Interoperability with other libraries: NumPy's protocols and DLPack.
 
 https://numpy.org/doc/stable/user/basics.interoperability.html
 https://dmlc.github.io/dlpack/latest/python_spec.html
@@ -30,11 +30,11 @@ _OPERATORS = {
     "power": "pow",
     "right_shift": "bitwise_right_shift",
 }
-"""The standard's names of NumPy's functions, where they are others."""
+"""The array API standard's names of ufuncs, where NumPy's names differ."""
 
 
 class TensorExchange:
-    """A base of ``Tensor``: what others get of it."""
+    """A base class of ``Tensor`` that implements NumPy's protocols and DLPack."""
 
     __slots__ = ()
 
@@ -45,13 +45,13 @@ class TensorExchange:
 
         @property
         def device(self) -> str:
-            """Where its elements are."""
+            """The device that holds the elements."""
 
         def _require_dense(self, what: str) -> None:
-            """Raise ArgumentError for another layout."""
+            """Raise ArgumentError unless the tensor is dense."""
 
         def detach(self) -> Any:
-            """Return the same elements, without a history."""
+            """Return a tensor that shares the elements but has no autograd history."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         followed = list(filter(_is_followed, inputs))
@@ -67,7 +67,7 @@ class TensorExchange:
         if given:
             kwargs["out"] = tuple(_array_of(value) for value in given)
         result = getattr(ufunc, method)(*(_array_of(value) for value in inputs), **kwargs)
-        # A caller that gives a tensor to write to gets that tensor back, as with `x += 1`.
+        # With `out=`, return the tensor that was passed, as `x += 1` requires.
         if len(given) == 1:
             return given[0]
         if given:
@@ -90,11 +90,11 @@ class TensorExchange:
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
-        """Return the elements as a NumPy array, which shares their memory where it can.
+        """Return the elements as a NumPy array that shares the tensor's memory where possible.
 
-        ``force`` is for ``detach().cpu().numpy()``. Without it, raises AutogradError for a tensor
-        that requires gradients, unless they are not recorded, and DeviceError for one that is not
-        in the host's memory.
+        ``force=True`` is short for ``detach().cpu().numpy()``. Otherwise, raises AutogradError for
+        a tensor that requires gradients, unless gradient recording is disabled, and DeviceError for
+        a tensor that is not in host memory.
         """
         return self.detach().cpu().__array__() if force else self.__array__()
 
@@ -116,9 +116,9 @@ class TensorExchange:
                     "shared by DLPack; ask for a copy"
                 )
             if isinstance(array, np.ndarray):
-                copy = True  # which None is for, where it is needed
+                copy = True  # None allows a copy where one is needed
             elif (backend := find_backend(type(array))) is not None:
-                array, copy = backend.copy(array), None  # CuPy's makes none on a GPU
+                array, copy = backend.copy(array), None  # CuPy's __dlpack__ does not copy on a GPU
         given = {
             "stream": stream,
             "max_version": max_version,
@@ -130,7 +130,7 @@ class TensorExchange:
             if type(array) is np.ndarray:
                 return give_by_dlpack(array, **asked)
             return self._of_dlpack("__dlpack__", array)(**asked)
-        except ValueError as error:  # what NumPy raised for another device before 2.4
+        except ValueError as error:  # raised by NumPy before 2.4 for another device
             raise BufferError(str(error)) from error
 
     def __dlpack_device__(self) -> Any:
@@ -145,9 +145,10 @@ class TensorExchange:
 
 
 def refuse_recorded(tensor: TensorExchange) -> None:
-    """Raise BufferError for a tensor that DLPack cannot give with its history, as PyTorch does.
+    """Raise BufferError for a tensor that requires gradients, as PyTorch does: DLPack would lose
+    the history.
 
-    What a transform follows says so by itself.
+    Tensors inside a transform raise an error of their own.
     """
     if _is_recorded(tensor) and not isinstance(tensor.array, LevelArray):
         raise BufferError(
@@ -157,7 +158,7 @@ def refuse_recorded(tensor: TensorExchange) -> None:
 
 
 def _goes_backwards(array: Any) -> bool:
-    """Return whether an array has negative strides, for which PyTorch would end the process."""
+    """Return whether an array has negative strides, which would make PyTorch abort the process."""
     strides = getattr(array, "strides", None)
     if not isinstance(strides, tuple):
         return False
@@ -166,9 +167,9 @@ def _goes_backwards(array: Any) -> bool:
 
 
 def _is_recorded(tensor: TensorExchange) -> bool:
-    """Return whether results calculated with the tensor have a history.
+    """Return whether operators record gradients for the tensor.
 
-    Nothing has one in a kernel below Autograd: the result of the whole operator has.
+    In a kernel below Autograd they never do: the history belongs to the result of the operator.
     """
     if not tensor.requires_grad_flag or not AUTOGRAD_STATE.get().grad_mode:
         return False
@@ -176,19 +177,21 @@ def _is_recorded(tensor: TensorExchange) -> bool:
 
 
 def _is_followed(value: Any) -> bool:
-    """Return whether gradients or a transform depend on the operators called with a tensor."""
+    """Return whether gradients or a transform track the operators called with a tensor."""
     if not isinstance(value, TensorExchange):
         return False
     return _is_recorded(value) or isinstance(value.array, LevelArray)
 
 
 def _find_operator(ufunc: np.ufunc) -> Callable[..., Any] | None:
-    """Return the function of ``opdispatch.array_api`` for a ufunc."""
+    """Return the function of ``opdispatch.array_api`` for a ufunc; None if there is none."""
     return getattr(array_namespace(), _OPERATORS.get(ufunc.__name__, ufunc.__name__), None)
 
 
 def _as_number(value: Any) -> Any:
-    """Return NumPy scalars as numbers, as in PyTorch: ``np.float64(2) * x`` is ``2.0 * x``."""
+    """Convert NumPy scalars to Python numbers, as PyTorch does: ``np.float64(2) * x`` is
+    ``2.0 * x``.
+    """
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -201,7 +204,7 @@ def _lost_history(ufunc: np.ufunc, method: str) -> AutogradError:
 
 
 def _is_unknown(value: Any) -> bool:
-    """Return whether NumPy would take a tensor's array for an object, such as that of a device."""
+    """Return whether NumPy would treat a tensor's array, such as a GPU's, as a plain object."""
     if not isinstance(value, TensorExchange):
         return False
     cls = type(value.array)
@@ -209,7 +212,10 @@ def _is_unknown(value: Any) -> bool:
 
 
 def _array_of(value: Any) -> Any:
-    """Return the array NumPy calculates with. Raises DeviceError and ArgumentError without one."""
+    """Return the array that NumPy computes with.
+
+    Raises DeviceError for a tensor that is not in host memory, and ArgumentError for other layouts.
+    """
     if _is_unknown(value):
-        return value.__array__()  # which says why not
+        return value.__array__()  # raises the appropriate error
     return value.array if isinstance(value, TensorExchange) else value

@@ -1,10 +1,10 @@
-"""``Generator``: where random numbers come from, and how far a program has got with them.
+"""``Generator``: a random number generator whose state is a seed and an offset.
 
-Mirrors ``ATen/core/Generator.h``. A state is two numbers, as of PyTorch's generators for CUDA: a
-seed and an offset. Random bits are those of Philox4x64-10, a function of the seed and of a block's
-number, and the offset is the number of the next block. How many blocks a call takes follows from
-how many elements it makes; so a state is a value to send elsewhere, and a process that makes the
-call, on whatever device, finds the same bits.
+Mirrors ``ATen/core/Generator.h``. The state is a pair of integers, as in PyTorch's CUDA generators.
+Random bits come from Philox4x64-10, a function of the seed and a block number; the offset is the
+number of the next block. The number of blocks that a call consumes depends only on the number of
+elements it creates, so a state can be sent to another process, and the call produces the same bits
+there, on any device.
 
 J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011),
 https://numpy.org/doc/stable/reference/random/bit_generators/philox.html
@@ -30,13 +30,13 @@ from opdispatch.keys.dispatch_key_set import DispatchKeySet
 DEFAULT_SEED = 67280421310721
 """The seed of a new generator, as in PyTorch (``c10::detail::default_rng_seed_val``)."""
 WORDS_OF_BLOCK = 4
-"""How many words of 64 bits a block of Philox has."""
+"""The number of 64-bit words in a Philox block."""
 
 _WORD = 1 << 64
 
 
 class GeneratorState(NamedTuple):
-    """All there is to a generator but for its device: a value."""
+    """The immutable state of a generator, without its device."""
 
     seed: int
     offset: int
@@ -46,10 +46,10 @@ class GeneratorState(NamedTuple):
 class Generator:
     """A sequence of random numbers for operators with an argument ``Generator? generator``.
 
-    ``device`` is where the numbers are made: "cpu", "cuda", "cuda:1"; there need not be one here.
-    Any thread may use it: calls that draw from it at the same time get different numbers, in an
-    order that is not known. ``key_set`` are the dispatch keys that it adds to a call; those of the
-    device's backend, if none are given.
+    ``device`` is the device that produces the numbers: "cpu", "cuda", "cuda:1". This process need
+    not have that device. Generators are thread-safe: concurrent calls draw different numbers, in an
+    unspecified order. ``key_set`` holds the dispatch keys that the generator adds to a call; by
+    default, those of the device's backend.
     """
 
     __slots__ = ("_key_set", "_mutex", "_state", "device")
@@ -60,22 +60,22 @@ class Generator:
         self._key_set = key_set or DispatchKeySet.of(
             to_runtime_key(DispatchKey.Dense, COMPONENTS[kind])
         )
-        self._mutex = threading.Lock()  # protects the changes of _state, a value replaced whole
+        self._mutex = threading.Lock()  # serializes updates of _state, which is replaced as a whole
         self._state = GeneratorState(DEFAULT_SEED, 0)
 
     @property
     def key_set(self) -> DispatchKeySet:
-        """Take part in the dispatch of a call that it is an argument of."""
+        """The dispatch keys that the generator adds to a call when passed as an argument."""
         return self._key_set
 
     @property
     def key_bits(self) -> int:
-        """The word of ``key_set``."""
+        """The bits of ``key_set``."""
         return self._key_set.bits
 
     @property
     def state(self) -> GeneratorState:
-        """The current one. Setting it is ``set_state``."""
+        """The current state: a seed and an offset. Can be assigned."""
         return self._state
 
     @state.setter
@@ -90,22 +90,21 @@ class Generator:
             self._state = GeneratorState(seed, offset)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begin the sequence of a seed; return the generator.
+        """Set the seed, reset the offset to 0, and return the generator.
 
-        A negative one stands for that many below 2**64. Raises ArgumentError for one that has more
-        than 64 bits.
+        A negative seed is taken modulo 2**64. Raises ArgumentError for a seed of more than 64 bits.
         """
         self.state = GeneratorState(_checked_seed(seed), 0)
         return self
 
     def seed(self) -> int:
-        """Begin an unpredictable sequence; return its seed."""
+        """Set an unpredictable seed and return it."""
         seed = secrets.randbits(64)
         self.state = GeneratorState(seed, 0)
         return seed
 
     def initial_seed(self) -> int:
-        """Return the seed of the sequence."""
+        """Return the current seed."""
         return self._state.seed
 
     def get_offset(self) -> int:
@@ -113,7 +112,7 @@ class Generator:
         return self._state.offset
 
     def set_offset(self, offset: int) -> None:
-        """Set the offset. Raises ArgumentError for anything but a place."""
+        """Set the offset, in blocks. Raises ArgumentError for an invalid offset."""
         self.state = (self._state.seed, offset)
 
     def get_state(self) -> np.ndarray[Any, Any]:
@@ -121,7 +120,7 @@ class Generator:
         return np.frombuffer(np.array(self._state, "<u8").tobytes(), np.uint8).copy()
 
     def set_state(self, new_state: Any) -> None:
-        """Take over what ``get_state`` has given. Raises ArgumentError for anything else."""
+        """Restore a state returned by ``get_state``. Raises ArgumentError for anything else."""
         given = np.asarray(new_state)
         if given.dtype != np.uint8 or given.shape != (16,):
             raise ArgumentError(
@@ -132,13 +131,13 @@ class Generator:
         self.state = (seed, offset)
 
     def clone_state(self) -> Generator:
-        """Return another generator in the same state."""
+        """Return a new generator with the same device and state."""
         clone = Generator(self.device, key_set=self._key_set)
         clone._state = self._state
         return clone
 
     def reserve(self, words: int) -> GeneratorState:
-        """Take so many words of 64 bits, in whole blocks; return where they begin."""
+        """Reserve ``words`` 64-bit words, rounded up to whole blocks; return the state before."""
         blocks = -(-words // WORDS_OF_BLOCK)
         with self._mutex:
             state = self._state
@@ -146,9 +145,10 @@ class Generator:
         return state
 
     def advance(self, before: GeneratorState, after: GeneratorState) -> None:
-        """Take over what a call elsewhere has left, which began with ``before``.
+        """Replace the state ``before``, with which a call in another process began, by ``after``.
 
-        Raises ArgumentError if the generator has gone on since: others have the same numbers.
+        Raises ArgumentError if the generator was used in the meantime, since both uses drew the
+        same numbers.
         """
         with self._mutex:
             if self._state == before:
@@ -166,9 +166,9 @@ class Generator:
 
 
 def words_from(state: GeneratorState, count: int) -> np.ndarray[Any, Any]:
-    """Return ``count`` random words (uint64) of a sequence, from the block that the state names."""
+    """Return ``count`` random words (uint64), beginning with the block at the state's offset."""
     found = _of_thread.__dict__
-    if not found:  # to make one for each call takes ten times as long as to set its state
+    if not found:  # creating one per call takes ten times as long as setting its state
         found["bits"] = np.random.Philox(key=0)
         found["state"] = found["bits"].state
     bits, whole = found["bits"], found["state"]
@@ -183,7 +183,7 @@ _of_thread = threading.local()
 
 
 def key_bits_of_generator(value: Any) -> int:
-    """Return the dispatch keys a Generator argument adds to a call; NumPy's adds none."""
+    """Return the keys that a Generator argument adds to a call; 0 for a NumPy generator."""
     return value.key_bits if isinstance(value, Generator) else 0
 
 
@@ -192,14 +192,14 @@ _defaults: dict[str, Generator] = {}
 _instead: ContextVar[Mapping[str, Generator] | None] = ContextVar(
     "opdispatch_default_generators", default=None
 )
-_seed: int | None = None  # what manual_seed said last: for the devices that are used later
+_seed: int | None = None  # the last seed of manual_seed, for devices that are first used later
 
 
 def default_generator(device: str = "cpu") -> Generator:
-    """Return the generator that operators on a device use by default, in this process.
+    """Return this process's default generator for a device.
 
-    It begins with an unpredictable seed, unless ``manual_seed`` was called. Raises
-    DeviceError for anything but a device.
+    Its seed is unpredictable unless ``manual_seed`` was called. Raises DeviceError for an invalid
+    device.
     """
     name = canonical_device(device)
     if (instead := _instead.get()) and name in instead:
@@ -216,14 +216,17 @@ def default_generator(device: str = "cpu") -> Generator:
 
 
 def default_generator_states() -> dict[str, GeneratorState]:
-    """Return the states of the default generators that this process has used, by device."""
+    """Return the states of the default generators used so far in this process, by device."""
     with _mutex:
         return {name: generator.state for name, generator in _defaults.items()}
 
 
 @contextmanager
 def with_default_generators(generators: Mapping[str, Generator]) -> Iterator[None]:
-    """Use other default generators in this task's block, by device with its number."""
+    """Replace this task's default generators within the block.
+
+    The keys of ``generators`` are devices with an index, such as ``"cuda:0"``.
+    """
     names = [(canonical_device(device), each) for device, each in generators.items()]
     token = _instead.set(dict(names))
     try:

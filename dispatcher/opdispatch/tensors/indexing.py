@@ -1,14 +1,15 @@
-"""``x[index]`` and ``x[index] = value`` of tensors, as calls of the operators for them.
+"""``x[index]`` and ``x[index] = value`` of tensors, as operator calls.
 
-They are ``array::getitem`` and ``array::setitem_``; ``native/array/operators/indexing.py``
-says how an index is written in a schema's types.
+The operators are ``array::getitem`` and ``array::setitem_``;
+``native/array/operators/indexing.py`` explains how their schemas express an index.
 
 Note [Arrays around an ellipsis]
-    Arrays of an index broadcast to joint dimensions, which are where the arrays are if these are
-    next to each other, and else in front. NumPy does not count those as next to each other between
-    which there is an ellipsis, though it may stand for no dimension: of shape (3, 3),
-    ``x[None, :, i, ..., j]`` begins with the joint dimensions, and ``x[None, :, i, j]`` does not.
-    An operator's lists have no ellipsis. Such an index, which is rare, becomes one of arrays alone.
+    The index arrays broadcast to joint dimensions. If the arrays are adjacent in the index, the
+    joint dimensions take their place; otherwise they come first. NumPy does not treat arrays
+    separated by an ellipsis as adjacent, even if the ellipsis expands to no dimension: for an x of
+    shape (3, 3), the result of ``x[None, :, i, ..., j]`` begins with the joint dimensions, and that
+    of ``x[None, :, i, j]`` does not. The operators' lists cannot express an ellipsis, so this rare
+    kind of index is converted to one that consists of arrays only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _operators() -> _Operators:
 def getitem(x: Any, index: Any) -> Any:
     """Return the elements of a tensor that ``index`` selects. Raises IndexError.
 
-    ``array_api/subscript.py`` has what usual indices take.
+    ``array_api/subscript.py`` has the fast path for common indices.
     """
     operators = _operators()
     start, stop, step, indices = _entries_of(index, x)
@@ -53,7 +54,10 @@ def getitem(x: Any, index: Any) -> Any:
 
 
 def setitem(x: Any, index: Any, value: Any) -> None:
-    """Write there. Raises IndexError, and ValueError if it cannot be written to."""
+    """Write ``value`` to the elements that ``index`` selects.
+
+    Raises IndexError, and ValueError if the tensor is read-only.
+    """
     if index is ... and type(value) is type(x):
         _operators().set_tensor.call_converted(x, [], [], [], [], value)
         return
@@ -68,7 +72,11 @@ def setitem(x: Any, index: Any, value: Any) -> None:
 def _entries_of(
     index: Any, x: Any
 ) -> tuple[list[int | None], list[int | None], list[int | None], list[Any]]:
-    """Start, stop and step of each entry, and the arrays among them."""
+    """Return the start, stop and step of each entry of an index, and its index arrays.
+
+    An integer has only a start; None in the last list means that the entry is not an array. The
+    last list is empty if there are no arrays.
+    """
     given = index if isinstance(index, tuple) else (index,)
     entries = [
         entry
@@ -102,12 +110,12 @@ def _number_or_array(entry: Any) -> Any:
     if find_key_bits(entry) is not None:
         return entry
     array = np.asarray(entry)
-    # An empty list is one of places, whatever NumPy makes of it otherwise.
+    # NumPy gives an empty list the dtype float64; as an index, it is an integer array.
     return array if array.size or array.dtype.kind != "f" else array.astype(np.intp)
 
 
 def _without_ellipsis(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Return the entries with whole axes for ``...``. See Note [Arrays around an ellipsis]."""
+    """Replace ``...`` by full slices. See Note [Arrays around an ellipsis]."""
     place = next(place for place, entry in enumerate(entries) if entry is ...)
     before, after = entries[:place], entries[place + 1 :]
     if any(entry is ... for entry in after):
@@ -119,7 +127,7 @@ def _without_ellipsis(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
 
 
 def _separates(before: list[Any], after: list[Any]) -> bool:
-    """Return whether an ellipsis separates the joint dimensions, even if it stands for none."""
+    """Return whether an ellipsis that expands to no dimension separates adjacent index arrays."""
     entries = [*before, *after]
     if not any(_is_array(entry) for entry in entries):
         return False
@@ -129,10 +137,10 @@ def _separates(before: list[Any], after: list[Any]) -> bool:
 
 
 def _joint_first(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Return the same index as arrays alone.
+    """Convert an index to one of arrays only, whose joint dimensions come first.
 
-    The places of each axis, each in a dimension of its own behind the joint ones. The entries are
-    for all axes. Raises IndexError.
+    A slice becomes an array of positions in a dimension of its own, after the joint dimensions. The
+    entries must cover all axes. Raises IndexError.
     """
     array_api = array_namespace()
     expanded: list[Any] = []
@@ -147,8 +155,8 @@ def _joint_first(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
     behind = own = sum(map(_is_slice_or_axis, expanded))
     axis, places = 0, []
     for entry in expanded:
-        own -= _is_slice_or_axis(entry)  # how many dimensions follow that of this one
-        if entry is None:  # a dimension in which all of them have one place
+        own -= _is_slice_or_axis(entry)  # the number of dimensions after this entry's own
+        if entry is None:  # a new dimension, in which every array has extent 1
             continue
         if isinstance(entry, slice):
             places.append(np.arange(*entry.indices(shape[axis])).reshape(-1, *[1] * own))
@@ -181,7 +189,7 @@ def _is_array(entry: Any) -> bool:
 
 
 def _dimensions_of(entry: Any) -> int:
-    """Return the number of dimensions of the tensor that an entry stands for."""
+    """Return the number of the tensor's dimensions that an entry consumes."""
     if entry is None:
         return 0
     is_mask = hasattr(entry, "dtype") and np.dtype(entry.dtype) == np.bool

@@ -1,7 +1,7 @@
-"""Tensors of other layouts than the dense one, made of dense ones: PyTorch's functions.
+"""PyTorch's functions that create sparse, nested and quantized tensors from dense ones.
 
-What they are made of is shared where it can be, and always checked, as PyTorch does with
-``check_invariants=True``: a kernel need not fear an index that is out of range.
+The inputs' memory is shared where possible. Invariants are always checked, as PyTorch does with
+``check_invariants=True``, so kernels can rely on indices being in range.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from opdispatch.tensors.tensor import Tensor, new_tensor
 def sparse_coo_tensor(
     indices: Any, values: Any, size: Sequence[int] | None = None, *, requires_grad: bool = False
 ) -> Tensor:
-    """Return a tensor with ``values`` ([n]) at ``indices`` ([dimensions, n]), and 0 elsewhere.
+    """Create a COO tensor with ``values`` ([n]) at ``indices`` ([dimensions, n]), and 0 elsewhere.
 
-    Values of one place count together. Without a ``size`` it is the least that has all places.
-    Raises ArgumentError for indices, values and sizes that do not fit together, and DeviceError
-    for tensors on two devices, and where there are no sparse arrays, for instance without SciPy.
-    ``torch.sparse_coo_tensor``.
+    Values at duplicate indices are summed. The default ``size`` is the smallest that contains all
+    indices. Raises ArgumentError if indices, values and size do not match, and DeviceError for
+    tensors on different devices or without sparse array support, for instance if SciPy is not
+    installed. As ``torch.sparse_coo_tensor``.
     """
     places, elements = _indices(indices), _dense(values)
     LAYOUTS["sparse_coo"].check_arrays((places, elements))
@@ -53,10 +53,11 @@ def sparse_csr_tensor(
     *,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a matrix by rows: row i has ``values`` ([n]) from ``crow_indices[i]`` to ``[i + 1]``.
+    """Create a CSR matrix from ``crow_indices`` ([rows + 1]), ``col_indices`` and ``values`` ([n]).
 
-    ``col_indices`` ([n]) are their columns. Without a ``size`` it is the least that has all
-    columns. Raises as ``sparse_coo_tensor``. ``torch.sparse_csr_tensor``.
+    Row i has the values at ``crow_indices[i]`` up to ``crow_indices[i + 1]``, exclusive. The
+    default ``size`` has as many columns as the column indices require. Raises the errors of
+    ``sparse_coo_tensor``. As ``torch.sparse_csr_tensor``.
     """
     rows, columns, elements = _indices(crow_indices), _indices(col_indices), _dense(values)
     LAYOUTS["sparse_csr"].check_arrays((rows, columns, elements))
@@ -66,31 +67,30 @@ def sparse_csr_tensor(
         check_indices(columns, "col_indices", (None,))
         size = (rows.shape[0] - 1, int(columns.max()) + 1 if 0 not in columns.shape else 0)
     made = _made("sparse_csr", (rows, columns, elements), size, requires_grad)
-    if made.ndim != 2:  # SciPy has vectors by rows, PyTorch has none
+    if made.ndim != 2:  # SciPy has 1-d CSR arrays, PyTorch does not
         raise ArgumentError(f"size is {list(made.shape)}; expected two dimensions")
     return made
 
 
 def quantize_per_tensor(input: Any, scale: float, zero_point: int, dtype: DTypeLike) -> Tensor:
-    """Quantize ``input / scale + zero_point`` to the nearest integers, half to even, or the limits.
+    """Quantize ``input / scale + zero_point``, rounded half to even and clamped to the dtype.
 
-    ``dtype`` is ``"quint8"``, ``"qint8"`` or ``"qint32"``, or NumPy's dtype of that size. Elements
-    are those of PyTorch 2.13 on the CPU; ``input`` is converted to float32. Raises ArgumentError
-    for another dtype, a scale that is not above 0, or a zero point that the dtype has not.
+    ``dtype`` is ``"quint8"``, ``"qint8"`` or ``"qint32"``, or the equivalent NumPy dtype. ``input``
+    is converted to float32; the results are those of PyTorch 2.13 on the CPU. Raises ArgumentError
+    for another dtype, a scale that is not positive, or a zero point outside the dtype's range. As
     ``torch.quantize_per_tensor``.
     """
     return new_tensor(quantize(_dense(input), scale, zero_point, dtype))
 
 
 def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) -> Tensor:
-    """Return a tensor of copies of arrays that differ in their first dimension only.
+    """Create a nested tensor from copies of arrays whose shapes differ only in the first dimension.
 
-    Raises ArgumentError for an empty list, and for arrays that differ in more, and DeviceError for
-    arrays on two devices.
-    ``torch.nested.nested_tensor``.
+    Raises ArgumentError for an empty list and for arrays that differ in other dimensions, and
+    DeviceError for arrays on different devices. As ``torch.nested.nested_tensor``.
     """
     try:
-        listed = iter(tensor_list)  # of an array without dimensions, too, it is a TypeError
+        listed = iter(tensor_list)  # raises TypeError for a 0-d array, too
     except TypeError as error:
         raise ArgumentError(f"tensor_list is {tensor_list!r}; expected a list of arrays") from error
     components = [_dense(each) for each in listed]
@@ -98,11 +98,10 @@ def nested_tensor(tensor_list: Sequence[Any], *, requires_grad: bool = False) ->
 
 
 def nested_tensor_from_jagged(values: Any, offsets: Any, *, requires_grad: bool = False) -> Tensor:
-    """Return a nested tensor over ``values``, whose component i is ``values[offsets[i]:offsets[i +
-    1]]``.
+    """Create a nested tensor that shares ``values``; ``offsets`` ([components + 1]) delimits it.
 
-    Raises ArgumentError for offsets that are not in order, and DeviceError for tensors on two
-    devices.
+    Component i is ``values[offsets[i]:offsets[i + 1]]``. Raises ArgumentError for offsets that are
+    not ascending, and DeviceError for tensors on different devices. As
     ``torch.nested.nested_tensor_from_jagged``.
     """
     return new_tensor(NestedArray(_dense(values), _indices(offsets)), requires_grad=requires_grad)
@@ -117,7 +116,7 @@ def _made(name: str, parts: tuple[Any, ...], size: Any, requires_grad: bool) -> 
 
 
 def _dense(value: Any) -> Any:
-    """Return an array of some backend; numbers and lists become NumPy's."""
+    """Return a backend's array as is; convert numbers and lists to NumPy arrays."""
     if not isinstance(value, Tensor):
         if arrays.find_key_bits(value) is None and not arrays.is_foreign(value):
             try:
@@ -130,7 +129,7 @@ def _dense(value: Any) -> Any:
 
 
 def _indices(value: Any) -> Any:
-    """Return indices as an array; an empty list has integers, too."""
+    """Return indices as an array, of integers even for an empty list."""
     array = _dense(value)
     if array.dtype != np.float64 or 0 not in array.shape:
         return array

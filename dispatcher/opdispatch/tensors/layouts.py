@@ -1,4 +1,4 @@
-"""Methods of tensors of other layouts than the dense one, as PyTorch's tensors have them.
+"""PyTorch's methods of sparse, quantized and nested tensors.
 
 https://docs.pytorch.org/docs/2.13/sparse.html, quantization.html and nested.html
 """
@@ -25,21 +25,21 @@ from opdispatch.local_state.tracing_state import note_reading
 
 
 class TensorLayouts:
-    """A base of ``Tensor``, which has an ``array``.
+    """A base class of ``Tensor`` with the methods specific to a layout.
 
-    A method of a layout that the tensor has not raises ArgumentError. Tensors that methods return
-    share their memory with this one where the elements are the same.
+    A method that does not apply to the tensor's layout raises ArgumentError. Results share memory
+    with the tensor where they have the same elements.
     """
 
     __slots__ = ()
 
     array: Any
     _over: Any
-    """``Tensor._over``: a tensor of this class over an array."""
+    """``Tensor._over``: returns a tensor of this class over an array."""
 
     @property
     def _other_layout(self) -> Layout | None:
-        """None for a dense tensor."""
+        """The layout; None for a dense tensor."""
         return arrays.find_layout(type(self.array))
 
     @property
@@ -63,17 +63,17 @@ class TensorLayouts:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether its elements are integers that stand for real numbers."""
+        """Whether the tensor is quantized: its integers represent real numbers."""
         return self._has(QUANTIZED)
 
     @property
     def is_nested(self) -> bool:
-        """Whether it consists of arrays of different lengths."""
+        """Whether the tensor is nested: its components may differ in length."""
         return self._has(NESTED)
 
     @property
     def size(self) -> int:
-        """How many elements it has; of a nested tensor, those of all components."""
+        """The number of elements; for a nested tensor, the total of all components."""
         layout = self._other_layout
         array = self.array if layout is None or not self.is_nested else layout.elements(self.array)
         return math.prod(array.shape)
@@ -81,10 +81,10 @@ class TensorLayouts:
     # -- sparse ---------------------------------------------------------------------------------
 
     def to_sparse(self) -> Self:
-        """Return the tensor as sparse_coo: itself, if it is, or a copy without what is 0.
+        """Convert the tensor to sparse_coo, dropping zeros; return it as is if already sparse_coo.
 
-        Raises ArgumentError for other than dense and sparse tensors, DeviceError where there are no
-        sparse arrays, for instance without SciPy, and DeviceMemoryError.
+        Raises ArgumentError unless the tensor is dense or sparse, DeviceError without sparse array
+        support, for instance if SciPy is not installed, and DeviceMemoryError.
         """
         if self.is_sparse:
             return self
@@ -94,7 +94,10 @@ class TensorLayouts:
         return self._of(SPARSE_COO.from_dense(self.array))
 
     def to_sparse_csr(self) -> Self:
-        """Return the matrix as sparse_csr: itself, if it is. Raises as ``to_sparse``."""
+        """Convert a matrix to sparse_csr; return it as is if already sparse_csr.
+
+        Raises the errors of ``to_sparse``.
+        """
         if self.is_sparse_csr:
             return self
         if self.is_sparse:
@@ -104,16 +107,16 @@ class TensorLayouts:
                     "two dimensions"
                 )
             with SPARSE_COO.making(f"a sparse_csr array of {list(self.array.shape)}", self.array):
-                check_elements((self.array.shape[0] + 1,))  # a place for each row
+                check_elements((self.array.shape[0] + 1,))  # the row pointers
                 made = self.array.tocsr()
             return self._of(made)
         self._require_dense("be made sparse")
         return self._of(SPARSE_CSR.from_dense(self.array))
 
     def to_dense(self) -> Self:
-        """Return the tensor with all of its zeros: itself, if it is dense or quantized.
+        """Convert a sparse tensor to a dense one; return a dense or quantized tensor as is.
 
-        Raises ArgumentError for nested tensors, and for a shape that no memory has, and
+        Raises ArgumentError for nested tensors and for shapes too large to allocate, and
         DeviceMemoryError.
         """
         layout = self._other_layout
@@ -124,45 +127,49 @@ class TensorLayouts:
         return self._of(layout.to_dense(self.array))
 
     def coalesce(self) -> Self:
-        """Return the sparse_coo tensor with its places in order, values of one place added up."""
+        """Return a sparse_coo tensor with sorted indices and the values of duplicates summed."""
         self._require("coalesce", SPARSE_COO)
         coalesced = SPARSE_COO.coalesced(self.array)
         return self._of(coalesced, is_view=coalesced is self.array)
 
     def indices(self) -> Self:
-        """Return the places of a sparse_coo tensor's values, int64 of shape [dimensions, n].
+        """Return the indices of a sparse_coo tensor's values, int64 of shape [dimensions, n].
 
-        As they are stored: in any order, and some more than once unless it is coalesced.
+        They are returned as stored: unless the tensor is coalesced, in any order and possibly with
+        duplicates.
         """
         layout = self._require("indices", SPARSE_COO)
         indices = layout.parts(self.array)[0].astype(np.int64, copy=False)
         return self._of(indices, is_view=True)
 
-    _indices = indices  # PyTorch's name of what is stored, coalesced or not
+    _indices = indices  # PyTorch's name for the stored indices, coalesced or not
 
     def _values(self) -> Self:
-        """Return the values of a sparse_coo tensor as they are stored, by PyTorch's name."""
+        """Return the stored values of a sparse_coo tensor, under PyTorch's name."""
         self._require("_values", SPARSE_COO)
         return self.values()
 
     def crow_indices(self) -> Self:
-        """Return where each row of a sparse_csr tensor begins in ``values``, and the end."""
+        """Return the row pointers of a sparse_csr tensor, of shape [rows + 1].
+
+        Entry i is the position in ``values`` of the first value of row i; the last is their number.
+        """
         return self._part("crow_indices", SPARSE_CSR)
 
     def col_indices(self) -> Self:
-        """Return the column of each value of a sparse_csr tensor."""
+        """Return the column index of each value of a sparse_csr tensor, of shape [n]."""
         return self._part("col_indices", SPARSE_CSR)
 
     def values(self) -> Self:
-        """Return the values of a sparse tensor, or of all components of a nested one, in a row."""
+        """Return the values of a sparse tensor, or the concatenated components of a nested one."""
         return self._part("values", SPARSE_COO, SPARSE_CSR, NESTED)
 
     # -- quantized ------------------------------------------------------------------------------
 
     def dequantize(self) -> Self:
-        """Return the real numbers, in float32: ``(int_repr - zero_point) * scale``.
+        """Convert a quantized tensor to float32: ``(int_repr - zero_point) * scale``.
 
-        A dense tensor is converted to float32. Raises ArgumentError for sparse and nested ones.
+        A dense tensor is cast to float32. Raises ArgumentError for sparse and nested tensors.
         """
         if self.is_quantized:
             return self._of(self.array.dequantize())
@@ -174,26 +181,26 @@ class TensorLayouts:
         return self._part("int_repr", QUANTIZED)
 
     def q_scale(self) -> float:
-        """Return the real number that a step of a quantized tensor's integers stands for."""
+        """Return the scale of a quantized tensor: the difference between adjacent values."""
         self._require("q_scale", QUANTIZED)
         return float(self.array.scale)
 
     def q_zero_point(self) -> int:
-        """Return the integer of a quantized tensor that stands for 0."""
+        """Return the zero point of a quantized tensor: the integer that represents 0.0."""
         self._require("q_zero_point", QUANTIZED)
         return int(self.array.zero_point)
 
     # -- nested ---------------------------------------------------------------------------------
 
     def offsets(self) -> Self:
-        """Return where each component of a nested tensor begins in ``values``, and the end."""
+        """Return the offsets of a nested tensor's components in ``values``: [components + 1]."""
         return self._part("offsets", NESTED)
 
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
-        """Return the components of a nested tensor, or the items of another one along ``dim``.
+        """Return the components of a nested tensor, or the slices of another tensor along ``dim``.
 
-        They are views, but for those of sparse tensors, which are sparse_coo, and without
-        dimensions dense. Raises ArgumentError for a dimension that there is not.
+        They are views, except that slices of a sparse tensor are new sparse_coo tensors, or dense
+        0-d ones. Raises ArgumentError if ``dim`` is out of range.
         """
         ndim = len(self.array.shape)
         if not -ndim <= dim < ndim:
@@ -213,9 +220,10 @@ class TensorLayouts:
         return tuple(self._of(each) for each in SPARSE_COO.unbind(whole.array, axis))
 
     def to_padded_tensor(self, padding: float) -> Self:
-        """Return a dense tensor of a nested one's components, each as long as the longest.
+        """Return a dense tensor with a nested tensor's components padded to the longest.
 
-        Raises ArgumentError for a padding that is not a number of its dtype, and DeviceMemoryError.
+        Raises ArgumentError for a ``padding`` that the dtype cannot represent, and
+        DeviceMemoryError.
         """
         self._require("to_padded_tensor", NESTED)
         return self._of(self.array.to_padded(padding))
@@ -223,9 +231,9 @@ class TensorLayouts:
     # -- for Tensor -----------------------------------------------------------------------------
 
     def _of(self, array: Any, *, is_view: bool = False) -> Self:
-        """Return a tensor made of this one.
+        """Return a tensor over ``array``, derived from this one.
 
-        An inference tensor in that mode, and a part of one if it is one itself.
+        A view is an inference tensor if this one is; any other result, in inference mode.
         """
         note_reading(self, "a tensor's method of its layout")
         made: Self = self._over(array, None)
@@ -268,7 +276,7 @@ class TensorLayouts:
         return self._of(part, is_view=layout is not QUANTIZED)
 
     def _describe_array(self) -> str:
-        """Describe the array as text; of another layout, its parts by name."""
+        """Describe the array as text; for a layout other than dense, its parts by name."""
         layout = self._other_layout
         if layout is None:
             return repr(self.array)
