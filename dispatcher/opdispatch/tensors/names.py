@@ -1,8 +1,8 @@
-"""Names of dimensions: a tensor that has some carries the key Named.
+"""Dimension names: a tensor with named dimensions has the key Named.
 
-Mirrors ``torch/_namedtensor_internals.py`` of PyTorch before 2.13, which has dropped them. A name
-is an identifier, or None for a dimension without one. Operators that have a kernel for Named take
-such a tensor; all others refuse it.
+Mirrors ``torch/_namedtensor_internals.py``, which PyTorch 2.13 removed. A name is an identifier, or
+None for an unnamed dimension. Only operators with a kernel for Named accept named tensors; all
+others raise an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Names = tuple[str | None, ...]
 
 
 class TensorNames:
-    """A base of ``Tensor``: its names."""
+    """A base class of ``Tensor`` with the methods of named dimensions."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ class TensorNames:
     def names(self) -> Names:
         """The name of each dimension; None for one without."""
         if self.key_bits & NAMED_BIT:
-            # What has come from another process has the key alone.
+            # A tensor from another process has the key Named without the names.
             found: Names | None = getattr(self, "_names", None)
             if found is not None:
                 return found
@@ -51,11 +51,12 @@ class TensorNames:
         return any(name is not None for name in self.names)
 
     def rename(self, *names: Any, **renamed: str | None) -> Any:
-        """Return a tensor over the same elements with other names, or none: ``rename(None)``.
+        """Return a tensor over the same elements with other dimension names.
 
-        ``rename("N", "C")`` names every dimension, with ``...`` for those that keep theirs;
-        ``rename(N="batch")`` those of these names. It is part of the same graph. Raises
-        ArgumentError for what are not names, two that are equal, or not one for each dimension.
+        ``rename("N", "C")`` names every dimension, ``...`` keeps the names of those it covers,
+        ``rename(N="batch")`` renames the dimension N, and ``rename(None)`` removes all names. The
+        result belongs to the same autograd graph. Raises ArgumentError for invalid or duplicate
+        names and for a wrong number of names.
         """
         chosen = self._chosen(names, renamed)
         _check(chosen, self.ndim)
@@ -64,7 +65,7 @@ class TensorNames:
             bits |= NAMED_BIT
         make: Any = type(self)
         other = make(self.array, keys=DispatchKeySet(bits))
-        edge_of(self)  # a leaf's gradient is this tensor's, also if the other one has gone
+        edge_of(self)  # keep a leaf's gradient on this tensor even after the result is freed
         other._names = chosen
         other.autograd_meta = meta_of(self)
         other.requires_grad_flag = self.requires_grad_flag
@@ -93,9 +94,10 @@ class TensorNames:
 
 
 def names_of_new(names: Sequence[str | None], ndim: int) -> Names | None:
-    """Return the names of a new tensor; None for none. Raises ArgumentError if they do not fit.
+    """Return the names of a new tensor's ``ndim`` dimensions; None if all are unnamed.
 
-    As those that ``rename`` takes; ``...`` stands for nothing here, since nothing has a name yet.
+    Takes the names that ``rename`` takes, except ``...``, since no dimension has a name yet. Raises
+    ArgumentError for invalid or duplicate names and for a wrong number of names.
     """
     if isinstance(names, str):
         raise ArgumentError(

@@ -1,14 +1,15 @@
-"""Operators, indexing and conversions of tensors, as the array API standard has them.
+"""Python operators, indexing and conversions of tensors, as the array API standard defines them.
 
-Each operator calls a function of ``opdispatch.array_api``, which calls an operator of the library
-``array``: it is imported when the first one is used.
+Each Python operator calls a function of ``opdispatch.array_api``, which calls an operator of the
+library ``array``. That library is imported on first use.
 
 Note [Operators of its own]
-    In a worker interpreter the default dispatcher has what the daemon says, and nothing else: a
-    library that a kernel's arithmetic brought there would be in the way of the same one when the
-    daemon has it loaded. And operators that are loaded elsewhere have kernels there that ask the
-    daemon: no way to add two tensors. So there, tensors have a dispatcher of their own. For the
-    backends that libraries bring along it calls what libraries have registered for them.
+    In a worker interpreter, the default dispatcher contains only the libraries that the daemon
+    loads there. If arithmetic in a kernel imported ``array`` into it, loading that library through
+    the daemon would fail later. Conversely, if the daemon has loaded ``array`` into another
+    interpreter, its kernels here forward to the daemon, and adding two tensors would take a
+    round trip. So in a worker, tensor arithmetic uses a private dispatcher. For backends that
+    libraries provide, it redispatches to the kernels registered in the default dispatcher.
 
 https://data-apis.org/array-api/2025.12/API_specification/array_object.html
 """
@@ -53,7 +54,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def keep_private() -> None:
-    """Use a private dispatcher for the operators of tensors, before one is used.
+    """Use a private dispatcher for tensor operators; call before the first operator is used.
 
     See Note [Operators of its own].
     """
@@ -71,12 +72,12 @@ def _finder_of(function: str) -> Callable[[], Callable[..., Any]]:
 
 
 def is_operand(value: object) -> bool:
-    """Return whether tensors have operators with it: with numbers, arrays, and other tensors."""
+    """Return whether ``value`` can be the other operand: a number, an array or a tensor."""
     return isinstance(value, bool | int | float | complex) or find_key_bits(value) is not None
 
 
 def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
-    """Return an operator, its reflection, and the one that writes to the first operand."""
+    """Return a binary operator with its reflected and in-place variants."""
     find = _finder_of(function)
 
     def forward(self: Any, other: Any, /) -> Any:
@@ -112,7 +113,7 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         if node is None or len(node.edges) < 2 - (edge is not None) or node.edges[0] != edge:
             self[...] = result
             return self
-        check_inplace(self)  # which is recorded as one step, that of the calculation
+        check_inplace(self)  # recorded as a single node, that of the out-of-place operator
         outer = AUTOGRAD_STATE.set(NOT_RECORDING[False])
         try:
             self[...] = result
@@ -129,9 +130,9 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
 
 
 def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any:
-    """Return a tensor that is about to be written to where gradients are recorded.
+    """Return the first operand for an in-place operator while gradients are recorded.
 
-    A copy, if the backward pass needs its old value.
+    It is a copy if the backward pass needs the value before the write.
     """
     needs_it = _may_have_gradient(other) or (function == "pow" and _may_have_gradient(written))
     if not needs_it or function in _LINEAR:
@@ -146,15 +147,12 @@ def _as_it_is(written: Any, edge: Edge | None, other: Any, function: str) -> Any
 
 
 def _is_recorded(written: Any, other: Any) -> bool:
-    """Return whether one of them requires gradients, where gradients are recorded."""
+    """Return whether either operand requires gradients."""
     return True in (getattr(written, "requires_grad", None), getattr(other, "requires_grad", None))
 
 
 def _has_one_history(written: Any) -> bool:
-    """Return whether it is a tensor of plain elements.
-
-    No level, trace or class has another history.
-    """
+    """Return whether autograd alone tracks the tensor: no transform, trace or subclass does."""
     if type(written) is not Variable.plain_class or is_traced(written):
         return False
     array = written.array
@@ -165,17 +163,15 @@ def _has_one_history(written: Any) -> bool:
 
 
 def _may_have_gradient(value: Any) -> bool:
-    """Return whether it has a gradient, or a tensor that stands for it in a traced graph may have
-    one.
-    """
+    """Return whether ``value`` requires gradients, or may when a transform or a trace runs."""
     flag = getattr(value, "requires_grad", False)
     return flag or bool(getattr(value, "key_bits", 0) & _OF_LEVELS) or is_traced(value)
 
 
 def _on_host(array: Any) -> Any:
-    """Return an array as one that Python's conversions accept; of a device, a copy of its elements.
+    """Return an array that Python's conversions accept, copied to the host from another device.
 
-    Raises DeviceError, and ArgumentError for other layouts unless there is one element.
+    Raises DeviceError, and ArgumentError for layouts other than dense with more than one element.
     """
     if type(array) is np.ndarray:
         return array
@@ -195,9 +191,9 @@ def _on_host(array: Any) -> Any:
 
 
 def _one_on_host(array: Any) -> Any:
-    """Return ``_on_host`` without dimensions if there is one element; NumPy refuses more.
+    """Return ``_on_host(array)``, reshaped to 0-d if it has one element.
 
-    PyTorch takes one element of any shape; NumPy does before 2.4, and warns.
+    PyTorch converts a one-element tensor of any shape; NumPy 2.4 no longer does.
     """
     array = _on_host(array)
     return array.reshape(()) if isinstance(array, np.ndarray) and array.size == 1 else array
@@ -224,7 +220,7 @@ def _named(operator: Method, name: str, text: str) -> Method:
 
 
 class TensorOperators:
-    """A base of ``Tensor`` and of what stands for one: each has a shape, and an ``array``."""
+    """A base class of ``Tensor`` and its stand-ins; subclasses have a shape and an ``array``."""
 
     __slots__ = ()
 
@@ -232,7 +228,7 @@ class TensorOperators:
 
         @property
         def array(self) -> Any:
-            """Its elements, in an array of any backend."""
+            """The elements, as an array of any backend."""
 
         @property
         def shape(self) -> tuple[int, ...]:
@@ -266,7 +262,7 @@ class TensorOperators:
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """Return ``opdispatch.array_api``.
 
-        Raises ArgumentError for a revision that it is not of.
+        Raises ArgumentError for an ``api_version`` that it does not implement.
         """
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
             raise ArgumentError(
@@ -300,7 +296,7 @@ class TensorOperators:
 
     def __getitem__(self, index: Any, /) -> Any:
         """Return the elements that ``index`` selects. Raises IndexError."""
-        # The function of a higher floor takes the place of this one with the first call.
+        # The first call replaces this method with the one of a higher layer.
         TensorOperators.__getitem__ = tensor_getitem()  # type: ignore[method-assign]
         return self[index]
 
@@ -318,23 +314,21 @@ class TensorOperators:
         return (self[place] for place in range(len(self)))
 
     def __format__(self, spec: str) -> str:
-        """Format the number of a 0-d tensor if a format is given; else the tensor."""
+        """Format the number of a 0-d tensor by ``spec``; without one, format the tensor."""
         if spec and not self.shape:
             return format(self.item(), spec)
         return super().__format__(spec)
 
     def item(self) -> Any:
-        """Return the number in a tensor of one element.
+        """Return the element of a one-element tensor as a Python number.
 
-        Raises ValueError if it has another number.
+        Raises ValueError for any other number of elements.
         """
         note_reading(self, "item() of a tensor")
         return _on_host(self.array).item()
 
     def tolist(self) -> Any:
-        """Return its elements as Python numbers, in a list for each dimension.
-
-        One number without any.
+        """Return the elements as nested lists of Python numbers; a 0-d tensor as one number.
 
         Raises ArgumentError for a sparse or nested tensor.
         """
@@ -343,12 +337,12 @@ class TensorOperators:
 
     @property
     def size(self) -> int | None:
-        """How many elements it has; None if that is not known."""
+        """The number of elements; None if unknown."""
         return math.prod(self.shape)
 
     @property
     def T(self) -> Any:  # noqa: N802
-        """A matrix with rows and columns exchanged. Raises ArgumentError unless it is a matrix."""
+        """The transpose of a matrix. Raises ArgumentError unless the tensor has two dimensions."""
         if (ndim := len(self.shape)) != 2:
             raise ArgumentError(
                 f"T is of a tensor of 2 dimensions, and this one has {ndim}",
@@ -358,5 +352,5 @@ class TensorOperators:
 
     @property
     def mT(self) -> Any:  # noqa: N802
-        """The same of each matrix in its last two dimensions."""
+        """The transpose of each matrix in the last two dimensions."""
         return array_namespace().matrix_transpose(self)

@@ -1,7 +1,7 @@
-"""A tensor that knows its dispatch keys: an array of some backend, and more.
+"""``Tensor``: an array of some backend, with dispatch keys.
 
-Mirrors the part of ``c10::TensorImpl`` that the dispatcher looks at: the key set that it
-computes once, from the device and from what is switched on for the tensor.
+Mirrors the part of ``c10::TensorImpl`` that the dispatcher uses: the key set, computed once from
+the device, the layout and the features enabled for the tensor.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def key_set_of_backend(
 ) -> DispatchKeySet:
     """Return the keys that PyTorch gives a plain tensor of ``backend``.
 
-    Dense or the key of another layout, ADInplaceOrView, Autograd and, where the backend has one,
-    its Autocast key. Those of HIP and VE share AutogradOther. A nested tensor has
-    AutogradNestedTensor, too.
+    They are Dense or the key of another layout, ADInplaceOrView, the backend's Autograd key and, if
+    it has one, its Autocast key. HIP and VE share AutogradOther. A nested tensor also has
+    AutogradNestedTensor.
     """
     keys = DispatchKeySet.of(to_runtime_key(functionality, backend), DispatchKey.ADInplaceOrView)
     keys = keys.add(
@@ -80,7 +80,7 @@ def key_set_of_backend(
 
 @functools.cache
 def bits_of_tensor(bits: int) -> int:
-    """Return the dispatch key word of a tensor over an array that has this one."""
+    """Return the key bits of a tensor over an array with key bits ``bits``."""
     keys = DispatchKeySet(bits)
     if keys.highest_backend_key is None:
         return bits
@@ -92,16 +92,16 @@ def bits_of_tensor(bits: int) -> int:
 
 
 def _is_watched() -> bool:
-    """Return whether the calls of this task are observed: by a mode, or a profile."""
+    """Return whether a mode or a profiler observes this task's calls."""
     state = LOCAL_STATE.get()
     return state.observer is not None or bool(state.included & _ASKS_MODES)
 
 
 def _plain_array(array: Any) -> Any:
-    """Return the array behind a tensor, as an array of a backend."""
+    """Return the backend's array underlying ``array``."""
     if isinstance(array, Tensor):
         return array.array
-    if isinstance(array, np.generic | np.matrix):  # of which any index has two dimensions
+    if isinstance(array, np.generic | np.matrix):  # indexing a matrix always returns two dimensions
         return np.asarray(array)
     if arrays.is_foreign(array) and arrays.find_backend(type(array)) is None:
         return arrays.adopt(array)
@@ -113,20 +113,22 @@ class Tensor(
 ):
     """An array with the dispatch keys of a PyTorch tensor.
 
-    ``array`` is an array of any backend (NumPy, CuPy, one of your own), or of another layout than
-    the dense one (SciPy's sparse arrays, ...), which is shared and not copied; one of another
-    library's, such as PyTorch or JAX, is taken over by DLPack. ``keys`` overrides the keys that
-    follow from the array's backend and layout. It is an array of the array API standard: its
-    operators call those of the library ``array``. NumPy's functions take a tensor for the array
-    that it is, and give plain arrays. ``names`` are those of its dimensions: see ``rename``. Raises
+    ``array`` is an array of any backend (NumPy, CuPy or a custom one) or of another layout, such as
+    a SciPy sparse array. It is shared, not copied; arrays of other libraries, such as PyTorch or
+    JAX, are imported with DLPack. ``keys`` overrides the keys derived from the array's backend and
+    layout. ``names`` are the names of the dimensions: see ``rename``.
+
+    A tensor is an array in the sense of the array API standard; its Python operators call those of
+    the library ``array``. NumPy's functions accept tensors and return plain arrays. Raises
     TypeError if ``array`` is not an array, DeviceError if its elements cannot be read, and
-    ArgumentError for names that do not fit.
+    ArgumentError for invalid names.
     """
 
     def __init_subclass__(cls, *, is_below: bool = False, **options: Any) -> None:
-        """Set the key Python on tensors of a user's class (``functionalities/python_fallback.py``).
+        """Give tensors of a user-defined subclass the key Python, unless ``is_below``.
 
-        ``is_below`` is for classes whose tensors kernels get as they are.
+        ``is_below`` marks subclasses whose tensors are passed to kernels unchanged. See
+        ``functionalities/python_fallback.py``.
         """
         super().__init_subclass__(**options)
         if not is_below and "key_bits" not in vars(cls):
@@ -195,7 +197,7 @@ class Tensor(
     def shape(self) -> Any:
         """The extent of each dimension, in elements: a tuple of ints.
 
-        None stands in that of a nested tensor, where its components differ.
+        For a nested tensor, it has None for the dimension in which the components differ.
         """
         return tuple(self.array.shape)
 
@@ -205,25 +207,24 @@ class Tensor(
         return len(self.shape)
 
     def to(self, device: str) -> Tensor:
-        """Return the tensor on ``device``: itself, if it is there.
+        """Copy the tensor to ``device``; return it as is if it is already there.
 
-        Else a copy with that device's keys.
-
-        The copy is recorded: gradients go back to where the tensor was. Modes and profiles see it
-        as a call of ``array::astype`` with ``device``, if that has a kernel for the tensor. Without
-        a number, such as ``"cuda"``, it is the current device of that type. Raises DeviceError if
-        there is none, and DeviceMemoryError if it has no room.
+        The copy is recorded by autograd: gradients flow back to the original device. Modes and
+        profilers see it as a call of ``array::astype`` with ``device``, if that operator has a
+        kernel for the tensor. A device without an index, such as ``"cuda"``, means the current
+        device of that type. Raises DeviceError if the device does not exist, and DeviceMemoryError
+        if it is out of memory.
         """
         kind, number = arrays.split_device(device)
         here, place = arrays.split_device(self.device)
         if kind == here and number in (None, place):
             return self
-        if isinstance(self.array, FakeArray):  # by an operator, which can be recorded
+        if isinstance(self.array, FakeArray):  # call an operator, which can be recorded
             there: Tensor = array_namespace().astype(self, self.dtype, device=device)
             return there
         moved: Any
         if _is_watched() and self._can_be_converted():
-            with no_grad():  # the move is what is recorded
+            with no_grad():  # record_move below records the transfer
                 moved = array_namespace().astype(self, self.dtype, device=device)
         else:
             note_reading(self, "to() of a tensor")
@@ -238,7 +239,7 @@ class Tensor(
         return self.to("cpu")
 
     def _can_be_converted(self) -> bool:
-        """Return whether it has elements and plain keys, and ``array::astype`` a kernel for it."""
+        """Return whether the tensor has only plain keys and ``array::astype`` a kernel for them."""
         array = self.array
         backend = self.key_set.highest_backend_key
         if backend is None or arrays.find_backend(type(array)) is None:
@@ -249,14 +250,14 @@ class Tensor(
         return bool(array_operators().astype.default.has_kernel_for_dispatch_key(key))
 
     def detach(self) -> Tensor:
-        """Return a tensor over the same elements that records nothing; it shares their version."""
-        if is_traced(self):  # by an operator, which is recorded
+        """Return a tensor without gradients that shares the elements and their version counter."""
+        if is_traced(self):  # call an operator, which is recorded
             traced: Tensor = array_operators().detach.default(self)
             return traced
         return self.detach_here()
 
     def detach_here(self) -> Tensor:
-        """Detach the tensor, unobserved: the operator ``detach`` calls this."""
+        """Detach the tensor without an operator call; the kernel of ``detach`` uses this."""
         array = self.array
         if isinstance(array, LevelArray):
             array = array.detached()
@@ -271,9 +272,9 @@ class Tensor(
     def _over(
         cls, array: Any, key_bits: int | None, attributes: dict[str, Any] | None = None
     ) -> Self:
-        """Return a tensor of this class, whatever its ``__init__`` takes.
+        """Create a tensor of this class over ``array`` without calling the class's ``__init__``.
 
-        ``attributes`` are its own.
+        ``attributes`` are the attributes that the subclass has added.
         """
         tensor: Self = object.__new__(cls)
         if key_bits is not None and type(array) is np.ndarray:
@@ -289,7 +290,7 @@ class Tensor(
         return tensor
 
     def _attributes(self) -> dict[str, Any]:
-        """Return what its class has added to it: in ``__dict__``, and in slots of its own."""
+        """Return the attributes that a subclass has added, in ``__dict__`` and in its slots."""
         found = dict(getattr(self, "__dict__", {}))
         for cls in type(self).__mro__:
             if cls is Tensor:
@@ -302,9 +303,9 @@ class Tensor(
 
     @staticmethod
     def _make_subclass(cls: type[T], data: Any, require_grad: bool = False) -> T:
-        """Return a tensor of the class ``cls`` over the elements of another, for its ``__new__``.
+        """Create a tensor of class ``cls`` that shares the elements of ``data``; for ``__new__``.
 
-        Raises AutogradError if they cannot require gradients, and are to. As
+        Raises AutogradError if ``require_grad`` is set for a dtype that cannot have gradients. As
         ``torch.Tensor._make_subclass``.
         """
         array = data.array if isinstance(data, Tensor) else _plain_array(data)
@@ -323,12 +324,12 @@ class Tensor(
         requires_grad: bool = False,
         **others: Any,
     ) -> T:
-        """Return a tensor of ``cls`` without elements; the class alone knows what it wraps.
+        """Create a tensor of class ``cls`` without elements, which wraps data of the class's own.
 
-        It has the keys of tensors on ``device``, so that its ``__torch_dispatch__`` is asked for
-        every operator; kernels cannot have its elements. ``others`` are the strides, the layout and
-        what else PyTorch's takes, of which nothing is kept. Raises ArgumentError for a class that
-        handles no operators. As ``torch.Tensor._make_wrapper_subclass``.
+        It has the keys of tensors on ``device``, and every operator calls its
+        ``__torch_dispatch__``; kernels cannot access its elements. ``others`` accepts the strides,
+        the layout and PyTorch's other parameters, and ignores them. Raises ArgumentError for a
+        class without a ``__torch_dispatch__``. As ``torch.Tensor._make_wrapper_subclass``.
         """
         if not handles_operators(cls):
             raise ArgumentError(
@@ -349,24 +350,24 @@ class Tensor(
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call an operator with the key Python, and all above it, switched off.
+        """Call an operator with the key Python and all keys above it disabled.
 
-        For ``super().__torch_dispatch__(func, types, args, kwargs)`` in a class that handles
-        operators: kernels get its tensors as plain ones, and no gradients are recorded. A class
-        that defines none of its own handles none.
+        Subclasses call it as ``super().__torch_dispatch__(func, types, args, kwargs)``: kernels get
+        their tensors as plain ones, and no gradients are recorded. It is not called for subclasses
+        that do not override it.
         """
         return call_below_python()(func, args, kwargs or {})
 
     def __copy__(self) -> Tensor:
-        """Return a leaf over the same elements, which shares their version."""
+        """Return a leaf that shares the elements and their version counter."""
         copied = self.detach()
         copied.requires_grad_flag = bool(self.requires_grad_flag)
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        """Return a leaf with elements of its own, and a ``grad`` of its own.
+        """Return a leaf with copies of the elements and of ``grad``.
 
-        Raises AutogradError.
+        Raises AutogradError for a tensor that is not a leaf.
         """
         if not self.is_leaf:
             raise AutogradError(
@@ -384,7 +385,7 @@ class Tensor(
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Reduce the tensor for ``pickle``: a leaf, without ``grad``, as PyTorch's."""
+        """Support ``pickle``: like PyTorch's, the restored tensor is a leaf without ``grad``."""
         note_reading(self, "a tensor that is pickled")
         names = self.names if self.key_bits & NAMED_BIT else None
         keys = None if self.is_inference() else self.key_bits
@@ -397,7 +398,7 @@ class Tensor(
         return (_rebuilt, state, (None, attributes))  # of slots
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """Call ``to`` by the array API standard's name. Raises ArgumentError for a stream."""
+        """Call ``to``, under the array API standard's name. Raises ArgumentError for a stream."""
         if stream is not None:
             raise ArgumentError("to_device takes no stream; it uses the current one of the device")
         return self.to(device)
@@ -409,8 +410,8 @@ class Tensor(
         return f"Tensor({self._describe_array()}{device}{names}{grad})"
 
     def _repr_html_(self) -> str:
-        """Describe the tensor for notebooks: its facts, and then its elements."""
-        import html  # here, since few programs need it, and it brings a large table
+        """Return an HTML representation for notebooks: the properties, then the elements."""
+        import html  # imported here: it loads a large table that few programs need
 
         facts = {
             "shape": " x ".join(map(str, self.shape)) or "one element",
@@ -426,9 +427,9 @@ class Tensor(
 
 
 def handles_operators(cls: type) -> bool:
-    """Return whether calls with its instances are handed to its ``__torch_dispatch__``.
+    """Return whether calls with instances of ``cls`` are passed to its ``__torch_dispatch__``.
 
-    That of ``Tensor`` handles nothing: it is for those to fall back on that are derived from it.
+    False for a class that inherits the method of ``Tensor``, which exists for ``super()`` calls.
     """
     own = getattr(cls, "__torch_dispatch__", None)
     return own is not None and getattr(own, "__func__", own) is not _HANDLES_NOTHING
@@ -439,7 +440,7 @@ _HANDLES_NOTHING = Tensor.__dict__["__torch_dispatch__"].__func__
 
 
 def _init_unless_made(self: Tensor, *args: Any, **kwargs: Any) -> None:
-    """Call ``Tensor.__init__``, unless ``__new__`` has made all of the tensor."""
+    """Call ``Tensor.__init__``, unless ``__new__`` has already initialized the tensor."""
     if not hasattr(self, "array"):
         Tensor.__init__(self, *args, **kwargs)
 
@@ -454,9 +455,9 @@ _KEY_BITS_OF_CLASSES = property(
 
 
 def new_tensor(array: Any, *, requires_grad: bool = False) -> Tensor:
-    """Return a tensor over an array that no kernel has made.
+    """Create a tensor over an array that is not the result of a kernel.
 
-    In inference mode, an inference tensor.
+    In inference mode, it is an inference tensor.
     """
     tensor = Tensor(array, requires_grad=requires_grad)
     if is_inference_mode_enabled():
@@ -465,7 +466,7 @@ def new_tensor(array: Any, *, requires_grad: bool = False) -> Tensor:
 
 
 def of_plain_class(tensor: Tensor) -> Tensor:
-    """Return a tensor of a user's class as a ``Tensor``: the same elements, version and keys."""
+    """Convert a tensor of a subclass to a ``Tensor`` with the same elements, version and keys."""
     if type(tensor) is Tensor:
         return tensor
     plain = Tensor(tensor.array, keys=DispatchKeySet(tensor.key_bits & ~_PYTHON))
@@ -476,7 +477,7 @@ def of_plain_class(tensor: Tensor) -> Tensor:
 def _rebuilt(
     cls: type[Tensor], array: Any, key_bits: int | None, names: Any, requires_grad: bool
 ) -> Tensor:
-    """Return a tensor that was pickled; in inference mode, one of that."""
+    """Restore a pickled tensor; in inference mode, as an inference tensor."""
     tensor = cls._over(array, key_bits)
     if is_inference_mode_enabled():
         make_inference(tensor)
