@@ -5,19 +5,19 @@
     x = xp.linspace(0, 1, 5)
     xp.linalg.vector_norm(xp.sin(x) + 1)
 
-Its arrays are ``opdispatch.Tensor``; every function calls an operator of the library ``array``, by
-the keys of its arguments, and takes plain arrays, too. What has no arrays as results, such as
-``isdtype``, asks NumPy.
+Its array type is ``opdispatch.Tensor``. Each function calls an operator of the library ``array``,
+dispatched on the keys of its arguments, and also accepts plain arrays. Functions that do not return
+arrays, such as ``isdtype``, use NumPy directly.
 
 https://data-apis.org/array-api/2025.12
 
-operators    the operators that it calls
-functions    what is made from them
+operators    the operators that the functions call
+functions    functions generated from the operators' schemas
 subscript    ``x[index]`` of tensors
-creation     arrays out of other objects
-data_types   the element types, and what is asked of them
-info         what the namespace has
-linalg, fft  its extensions
+creation     conversion of other objects to arrays
+data_types   dtypes and functions on them
+info         capabilities of the namespace
+linalg, fft  the extensions
 """
 
 from __future__ import annotations
@@ -57,25 +57,23 @@ _made = make_functions(
 
 
 def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
-    """Broadcast arrays to one shape, as views: ``broadcast_arrays`` of the array API standard.
+    """Broadcast arrays to a common shape: ``broadcast_arrays`` of the array API standard.
 
-    The operator of that name says that its results are new, and they share memory; who writes to
-    one of these writes to the array.
+    The results are views: writing to one writes to the argument. The operator of the same name
+    is not used, since its schema declares new results.
     """
     shapes: list[Any] = [getattr(each, "shape", None) for each in arrays]
     if None in shapes or None in itertools.chain.from_iterable(shapes):
-        return tuple(_made["broadcast_arrays"](list(arrays)))  # which refuses them
+        return tuple(_made["broadcast_arrays"](list(arrays)))  # raises the error
     shape = broadcast_shapes(*shapes)
     return tuple(_made["broadcast_to"](each, shape) for each in arrays)
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that these shapes broadcast to.
+    """Return the shape that shapes broadcast to: ``broadcast_shapes`` of the array API standard.
 
-    ``broadcast_shapes`` of the array API standard.
-
-    Raises ValueError, with two of the shapes, if they cannot be broadcast, and ArgumentError for
-    one that no array can have.
+    Raises ValueError, naming two of the shapes, if they cannot be broadcast, and ArgumentError for
+    an invalid shape.
     """
     try:
         return np.broadcast_shapes(*shapes)
@@ -86,7 +84,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
-    """Return coordinate arrays of coordinate vectors: ``meshgrid`` of the array API standard."""
+    """Return coordinate arrays from coordinate vectors: ``meshgrid`` of the array API standard."""
     return tuple(_made["meshgrid"](list(arrays), indexing=indexing)) if arrays else ()
 
 

@@ -1,4 +1,4 @@
-"""Arrays out of other objects."""
+"""``asarray`` and ``from_dlpack``: conversion of other objects to tensors."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def asarray(
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
 ) -> Tensor: ...
-# Code for any namespace looks here for the class of its arrays, so it is a class and not `Any`.
+# Library-independent code reads this return annotation for the array class, so it is not `Any`.
 def asarray(
     obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None
 ) -> TensorOperators:
-    """Return a ``Tensor`` of an array, a scalar or nested sequences of these.
+    """Convert an array, a scalar or a nested sequence of them to a ``Tensor``.
 
-    A session's remote tensor stays one. ``copy`` is whether the elements are copied: always, never,
-    or if need be. Raises ArgumentError for objects that are no numbers, ValueError if they had to
-    be copied and must not be, and DeviceError.
+    A session's remote tensor remains remote. ``copy`` is True to always copy the elements, False to
+    never copy them, and None to copy them only if necessary. Raises ArgumentError for elements that
+    are not numbers, ValueError if ``copy`` is False and a copy is necessary, and DeviceError.
     """
     if isinstance(obj, TensorOperators) and not isinstance(obj, Tensor):
         remote: TensorOperators = _of_remote(obj, dtype, device, copy)
@@ -58,7 +58,7 @@ def asarray(
         found = np.asarray(values)
         if found.dtype.kind == "c":
             check_complex("asarray", found.dtype, wanted)
-        if found.dtype.kind == "O" and None in found.ravel().tolist():  # which NumPy takes for NaN
+        if found.dtype.kind == "O" and None in found.ravel().tolist():  # NumPy converts None to NaN
             check_numbers("asarray", found.dtype)
     try:
         array = np.asarray(values, dtype=wanted, copy=copy)
@@ -75,10 +75,10 @@ def asarray(
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """Return a tensor over another library's array, or of a copy of it.
+    """Return a tensor that shares the memory of another library's array, or has a copy of it.
 
-    Raises ArgumentError if it is no such array, BufferError if it does not give its elements,
-    ValueError if they had to be copied and must not be, and DeviceError.
+    Raises ArgumentError if ``x`` does not support DLPack, BufferError if it cannot export its
+    elements, ValueError if ``copy`` is False and a copy is necessary, and DeviceError.
     """
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(
@@ -112,7 +112,7 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
         if moved.requires_grad:
             copied: Tensor = OPERATORS.positive.default(moved)
             return copied
-        # In a function that is traced or transformed, also of what it has from elsewhere.
+        # In a traced or transformed function, this also applies to tensors from outside of it.
         if is_tracing() or next_level() > 1 or isinstance(moved.array, LevelArray):
             same: Tensor = OPERATORS.astype.default(moved, moved.dtype)
             return same
@@ -121,7 +121,7 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
 
 
 def _wanted(given: np.dtype[Any], dtype: Any) -> np.dtype[Any]:
-    """Return the requested dtype; for None, that of the array, in this machine's byte order."""
+    """Return the requested dtype; by default, the array's own in native byte order."""
     if dtype is None:
         return given if given.isnative else given.newbyteorder("=")
     return _dtype_of(dtype)
@@ -130,13 +130,13 @@ def _wanted(given: np.dtype[Any], dtype: Any) -> np.dtype[Any]:
 def _dtype_of(dtype: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = DTYPES.get(dtype) or np.dtype(dtype)
-    except TypeError as error:  # also of what cannot be looked up
+    except TypeError as error:  # also for unhashable values
         raise ArgumentError(f"asarray takes an element type or its name, not {dtype!r}") from error
     return found if found.isnative else found.newbyteorder("=")
 
 
 def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -> Any:
-    """Return the stand-in for a tensor in another process, whose elements stay there."""
+    """Convert a remote tensor, whose elements stay in the other process."""
     moved = tensor if device is None else tensor.to_device(device)
     wanted = _wanted(moved.dtype, dtype)
     is_new = moved is not tensor
@@ -148,13 +148,13 @@ def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -
 
 
 def _plain(value: Any) -> Any:
-    """Return nested sequences with their tensors replaced by arrays."""
+    """Replace the tensors in nested sequences by their arrays."""
     if isinstance(value, Tensor):
         note_reading(value, "a tensor in a list given to asarray")
         return value.array
-    if isinstance(value, str | bytes):  # which NumPy reads numbers out of
+    if isinstance(value, str | bytes):  # NumPy parses numbers from strings
         check_numbers("asarray", np.asarray(value).dtype)
     if isinstance(value, list | tuple):
-        # Of a million numbers, NumPy makes an array in 20 ms; a look at each would take 400.
+        # NumPy converts a million numbers in 20 ms; inspecting each one would take 400 ms.
         return value if _NUMBERS.issuperset(map(type, value)) else [_plain(each) for each in value]
     return value

@@ -1,4 +1,4 @@
-"""The element types of the standard, and what is asked of them."""
+"""The dtypes of the array API standard, and its data type functions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from opdispatch.array_api.functions import SCALARS
 from opdispatch.errors import ArgumentError
 from opdispatch.native.array.operators.dtypes import check_pair, check_scalar, kind_of_numbers
 
-# Its own functions are made when it is imported, and unknown to who only reads it.
+# array_api_compat creates its functions at import time, so type checkers do not see them.
 _COMPAT: Any = array_api_compat.numpy
-# Of whose functions no types are known.
+# Untyped.
 _ML_DTYPES: Any = ml_dtypes
 
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -27,16 +27,16 @@ DTYPES: dict[str, np.dtype[Any]] = {
         *("float32", "float64", "complex64", "complex128"),
     )
 }
-"""By their names."""
+"""The standard's dtypes by name."""
 
-_USER_DEFINED = 2  # what ``numpy.dtype.isbuiltin`` says of types that others have registered
+_USER_DEFINED = 2  # ``numpy.dtype.isbuiltin`` of dtypes registered by other libraries
 _LIKE = {"f": np.float32, "i": np.int8, "u": np.uint8, "W": np.complex64}
-"""A type of NumPy's of the same kind, by ``kind_of_numbers``."""
+"""A NumPy dtype of each kind that ``kind_of_numbers`` returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class FloatInfo:
-    """Result of ``finfo``: Python's numbers, for the real numbers in ``dtype``."""
+    """Result of ``finfo``, as Python numbers; for a complex dtype, the limits of its components."""
 
     bits: int
     eps: float
@@ -57,18 +57,18 @@ class IntegerInfo:
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Return whether promotion turns one type into another, or an array into one of that type."""
+    """Return whether a dtype, or an array's dtype, can be cast to ``to`` by type promotion."""
     given, wanted = _dtype_of(from_), _dtype_of(to)
     try:
         return result_type(given, wanted) == wanted
-    except TypeError:  # NumPy's own for some types of ml_dtypes
+    except TypeError:  # raised by NumPy for some ml_dtypes
         return False
 
 
 def finfo(type: Any, /) -> FloatInfo:
-    """Describe a floating-point dtype, or an array's; for a complex one, its parts.
+    """Return the limits of a floating-point dtype or array; for complex ones, of their components.
 
-    Raises ArgumentError for other types.
+    Raises ArgumentError for other dtypes.
     """
     dtype = _dtype_of(type)
     try:
@@ -88,10 +88,7 @@ def finfo(type: Any, /) -> FloatInfo:
 
 
 def iinfo(type: Any, /) -> IntegerInfo:
-    """Describe an integer dtype, or an array's.
-
-    Raises ArgumentError for other types.
-    """
+    """Return the limits of an integer dtype or array. Raises ArgumentError for other dtypes."""
     dtype = _dtype_of(type)
     try:
         info = _ML_DTYPES.iinfo(dtype)
@@ -101,10 +98,10 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Return whether a type is of a kind, or of any of several.
+    """Return whether ``dtype`` is of the given kind, or of any kind in a tuple.
 
-    Those of ml_dtypes, such as bfloat16, are of the kind of their numbers. Raises TypeError and
-    ValueError for anything but a type or a kind.
+    A dtype of ml_dtypes belongs to the kind of its values: bfloat16 is "real floating". Raises
+    TypeError or ValueError for an invalid dtype or kind.
     """
     own = _of_ml_dtypes(dtype)
     kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -114,7 +111,7 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         return bool(_COMPAT.isdtype(dtype, kind))
     asked = dtype if own is None else np.dtype(_LIKE[kind_of_numbers(own)])
     of_numpy = tuple(each for each in kinds if _of_ml_dtypes(each) is None)
-    is_alike = bool(_COMPAT.isdtype(asked, of_numpy))  # which knows which are not kinds
+    is_alike = bool(_COMPAT.isdtype(asked, of_numpy))  # raises for invalid kinds
     if own is None:
         return is_alike
     names = tuple(each for each in of_numpy if isinstance(each, str))
@@ -122,10 +119,10 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
-    """Return the type that arrays, types and Python scalars are promoted to.
+    """Return the dtype to which arrays, dtypes and Python scalars are promoted.
 
-    Raises ArgumentError where the standard defines none, and ValueError, as other libraries do,
-    where there are only scalars.
+    Raises ArgumentError where the standard leaves promotion undefined and, like other libraries,
+    ValueError if all arguments are Python scalars.
     """
     dtypes = [_dtype_of(each) for each in arrays_and_dtypes if type(each) not in SCALARS]
     if not dtypes:
@@ -141,7 +138,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype[Any]:
 
 
 def _dtype_of(value: Any) -> np.dtype[Any]:
-    if value is None:  # which is float64 to NumPy
+    if value is None:  # np.dtype(None) is float64
         raise ArgumentError("None is neither an array nor a type")
     try:
         dtype: np.dtype[Any] = np.dtype(
@@ -153,7 +150,7 @@ def _dtype_of(value: Any) -> np.dtype[Any]:
 
 
 def _of_ml_dtypes(value: Any) -> np.dtype[Any] | None:
-    """Return a type of ml_dtypes, or that of its scalars; None for any other value."""
+    """Return a dtype of ml_dtypes, given the dtype or its scalar type; None for other values."""
     if isinstance(value, np.dtype):
         return value if value.isbuiltin == _USER_DEFINED else None
     is_its = isinstance(value, type) and value.__module__ == ml_dtypes.__name__

@@ -1,4 +1,4 @@
-"""The functions of the namespace, made from the operators: each calls one, by whatever overload.
+"""The functions of the namespace, generated from the operators: each calls any overload of one.
 
 def sum(x, /, *, axis=None, dtype=None, keepdims=False):
     return operator(x, axis=axis, dtype=dtype, keepdims=keepdims)
@@ -23,9 +23,9 @@ from opdispatch.tensors.tensor import Tensor, new_tensor
 Function = Callable[..., Any]
 
 SCALARS = frozenset({bool, int, float, complex})
-"""The types of Python scalars that may stand for an array."""
+"""The Python scalar types accepted in place of an array."""
 
-# Where the standard has more positional-only parameters than the arrays.
+# Functions with positional-only parameters other than arrays in the standard, and their number.
 _POSITIONAL_ONLY = {
     "arange": 1,
     "astype": 2,
@@ -38,9 +38,9 @@ _POSITIONAL_ONLY = {
     "repeat": 2,
     "tile": 2,
 }
-# Beyond it, no array has a diagonal.
+# No array has a diagonal this far from the main one.
 _FARTHEST = 2**62
-# Where arrays without dimensions are often given for numbers.
+# Functions often called with 0-d arrays in place of numbers.
 _NUMBERS = ("arange", "full", "full_like", "linspace")
 _LIST = ListType(TENSOR)
 _SCALAR = (SCALAR, OptionalType(SCALAR))
@@ -48,7 +48,7 @@ _BINARY = ("Tensor", "Scalar", "ScalarFirst")
 
 
 def number(value: Any) -> Any:
-    """Return the number in an array without dimensions; anything else as it is."""
+    """Convert a 0-d array or tensor to a Python number; return any other value as is."""
     array = value.array if isinstance(value, Tensor) else value
     if getattr(array, "shape", None) != ():
         return value
@@ -57,12 +57,12 @@ def number(value: Any) -> Any:
 
 
 def diagonal(k: Any) -> Any:
-    """Return the number of a diagonal in 64 bits, still beyond every array if it was so."""
+    """Clamp a diagonal's offset to 64 bits; out-of-range offsets stay outside every array."""
     return max(-_FARTHEST, min(k, _FARTHEST)) if type(k) is int else k
 
 
 def make_functions(schemas: Sequence[FunctionSchema], module: str) -> dict[str, Function]:
-    """Return a function of that module for each operator, by name in the namespace ``array``."""
+    """Return functions for the operators, keyed by operator name; ``module`` is their module."""
     overloads = defaultdict(list)
     for schema in schemas:
         overloads[schema.name.name.rpartition("::")[2]].append(schema)
@@ -116,7 +116,7 @@ def _make_function(name: str, overloads: Sequence[FunctionSchema], module: str) 
 
 
 def _can_be_direct(name: str, schema: FunctionSchema) -> bool:
-    """Return whether the function passes on what it is given, and returns tensors."""
+    """Return whether the function passes its arguments on unchanged and returns tensors."""
     returns = [each.type for each in schema.returns]
     takes_tensors = any(each.type.dispatches for each in schema.arguments)
     as_they_are = all(_as_it_is(each) == each.name for each in schema.arguments)
@@ -126,9 +126,9 @@ def _can_be_direct(name: str, schema: FunctionSchema) -> bool:
 def _with_direct_call(
     handle: OperatorHandle, scope: dict[str, Any], parameters: str, lines: Sequence[str]
 ) -> list[str]:
-    """Return lines that call the kernel for arrays or tensors without a call of the handle.
+    """Return source lines that call the kernel for arrays or tensors directly, not by the handle.
 
-    Other arguments are left to ``lines``.
+    For other arguments, the function falls back on ``lines``.
     """
     schema = handle.schema
     source = CallSource(schema)
@@ -149,7 +149,7 @@ def _with_direct_call(
 def _result_type(name: str, schema: FunctionSchema) -> type:
     named = f"{name.removeprefix('linalg_')}_result"
     result = namedtuple(named, [each.name for each in schema.returns])  # type: ignore[misc]
-    globals()[named] = result  # where pickle looks for it
+    globals()[named] = result  # pickle looks the class up here
     return result
 
 

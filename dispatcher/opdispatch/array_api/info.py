@@ -1,4 +1,4 @@
-"""The namespace's devices, element types and capabilities."""
+"""``__array_namespace_info__``: the namespace's devices, dtypes and capabilities."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class NamespaceInfo:
     """``__array_namespace_info__()`` of the standard."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Return the capabilities: boolean indexing, shapes that depend on elements, NumPy's limit
-        of dimensions.
+        """Return the standard's capabilities: boolean indexing, data-dependent shapes, and the
+        maximum number of dimensions, which is NumPy's.
         """
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
@@ -24,9 +24,9 @@ class NamespaceInfo:
         return "cpu"
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, np.dtype[Any]]:
-        """Return the dtypes that ``zeros``, ``arange`` and so on use by default.
+        """Return the default dtypes of ``zeros``, ``arange`` and so on, by the standard's kinds.
 
-        Raises DeviceError for anything but a device.
+        Raises DeviceError for an invalid device.
         """
         _check_device(device)
         return {
@@ -37,13 +37,13 @@ class NamespaceInfo:
         }
 
     def devices(self) -> tuple[str, ...]:
-        """Return the devices that this process can use: ``("cpu", "cuda:0")``."""
+        """Return the devices that this process can use, such as ``("cpu", "cuda:0")``."""
         return ("cpu", *_accelerators())
 
     def dtypes(self, *, device: str | None = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
-        """Return the element types, of one kind or of several.
+        """Return the supported dtypes by name; with ``kind``, only those of that kind or kinds.
 
-        Raises DeviceError for anything but a device.
+        Raises DeviceError for an invalid device.
         """
         _check_device(device)
         return {
@@ -52,14 +52,14 @@ class NamespaceInfo:
 
 
 def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
-    """Return what the namespace supports."""
+    """Return the devices, dtypes and capabilities of the namespace."""
     return NamespaceInfo()
 
 
 def _check_device(device: str | None) -> None:
-    """Raise DeviceError for an impossible device.
+    """Raise DeviceError for an invalid device name.
 
-    Remote tensors are on devices that this process lacks.
+    The device need not exist in this process: remote tensors may be on others.
     """
     if device is not None:
         arrays.split_device(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opdispatch.array_api.functions import make_functions
 from opdispatch.native.array.operators.functions import FUNCTIONS
 
-# The standard has these at both places.
+# The standard defines these functions both here and in the main namespace.
 _SHARED = ("matmul", "matrix_transpose", "tensordot", "vecdot")
 _made = {
     name.removeprefix("linalg_"): function

@@ -1,4 +1,4 @@
-"""The operators that the namespace calls: those of ``opdispatch.array_library``, or its own."""
+"""The operators that the namespace calls: of ``opdispatch.array_library``, or private ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OWN_BACKENDS = (BackendComponent.CPU, BackendComponent.CUDA, BackendComponent.M
 
 def _choose() -> Any:
     if not tensor_operators.is_private():
-        import opdispatch.array_library  # noqa: F401  # which loads it
+        import opdispatch.array_library  # noqa: F401  # loads the library
 
         return default_library.ops.array
     dispatcher = Dispatcher()
@@ -48,8 +48,10 @@ def _choose() -> Any:
 def _call_shared(
     keys: DispatchKeySet, op: OperatorHandle, _: DispatchKeySet, stack: list[Any]
 ) -> None:
-    """Redispatch to the dispatcher that all libraries here share, for backends that libraries bring
-    along: these have kernels for them there, or a fallback. Raises NoKernelError.
+    """Redispatch to the default dispatcher, where libraries register kernels or a fallback for the
+    backends that they provide.
+
+    Raises NoKernelError if the operator is not defined there.
     """
     shared = default_library.default_dispatcher().find_schema(op.name)
     if shared is None:
@@ -62,4 +64,4 @@ def _call_shared(
 
 
 OPERATORS: Any = _choose()
-"""``ops.array``, of whichever dispatcher."""
+"""``ops.array`` of the default dispatcher or, in a worker, of a private one."""

@@ -1,7 +1,8 @@
-"""``x[index]`` of tensors: a function that calls the kernel of ``array::getitem`` directly.
+"""The fast path of ``x[index]``: a function that calls the kernel of ``array::getitem`` directly.
 
-It takes a small int, a slice of those, a tuple of both and of None, or an array. Others and first
-calls are for ``getitem`` of ``tensors/indexing.py``. Without compiled calls, all are.
+It handles small ints, slices with small bounds, tuples of ints, slices and None, and NumPy arrays.
+Other indices, and calls before the kernel is known, fall back on ``getitem`` of
+``tensors/indexing.py``, as do all calls if compiled calls are disabled.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from opdispatch.dispatch.call_source import CallSource
 from opdispatch.dispatch.compiled_call import COMPILE
 from opdispatch.tensors.indexing import getitem
 
-# Python compares small numbers faster, and larger ones need a check.
+# Python compares small ints faster, and larger ones must be checked against 64 bits.
 _IS_SMALL = "type({0}) is int and -0x3FFFFFFF < {0} < 0x3FFFFFFF"
 _IS_END = f"({{0}} is None or {_IS_SMALL})"
 _OTHERS = "return otherwise(x, index)"

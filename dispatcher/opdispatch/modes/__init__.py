@@ -1,8 +1,8 @@
-"""Modes that ship: fake tensors, deferred initialization, counting operations, logging calls.
+"""Built-in modes: fake tensors, deferred initialization, FLOP counting and call logging.
 
-fake_tensor     shapes without elements
-deferred_init   modules whose elements come later
-operator_flops  how many operations an operator takes
-flop_counter    counting them
-logging_mode    showing calls
+fake_tensor     tensors with shapes but without elements
+deferred_init   modules that are initialized later
+operator_flops  FLOP formulas of the library ``array``
+flop_counter    counts floating-point operations
+logging_mode    logs operator calls
 """

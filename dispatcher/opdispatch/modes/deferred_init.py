@@ -1,15 +1,15 @@
-"""Construction that is recorded, and done later: only what is needed, and where it is needed.
+"""Deferred initialization: record how tensors are created, and create only those needed, later.
 
     from opdispatch.deferred_init import deferred_init, materialize_module
 
     model = deferred_init(Model, width=4096)            # fake tensors: no memory, no time
-    materialize_module(model.layers[3], device="cuda")  # as if it had been made so at once
+    materialize_module(model.layers[3], device="cuda")  # creates this layer's tensors
 
-What is made is equal bit by bit to what would have been made at once, random numbers included, as
-long as they come from the operators of the library ``random``.
+The tensors are bitwise equal to those of an immediate initialization, including random numbers that
+come from operators of the library ``random``.
 
-Mirrors ``torchdistx.deferred_init``.
-To import it gives the keys DeferredInit and Fake their fallbacks.
+Mirrors ``torchdistx.deferred_init``. Importing the module registers the fallbacks of the keys
+DeferredInit and Fake.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _KEYS = DispatchKeySet.of(DispatchKey.DeferredInit, DispatchKey.Fake)
 
 
 def deferred_init(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    """Return ``fn(*args, **kwargs)`` with fake tensors whose creation has been recorded.
+    """Call ``fn(*args, **kwargs)``, creating fake tensors and recording how they are created.
 
-    Calls of operators without tensors, and those with a recorded one, are recorded; others are
-    made. Generators go on as if numbers had been drawn. Raises what ``fn`` raises:
-    DataDependentOutputError if it looks at elements, and ArgumentError if it writes recorded ones
-    to a tensor that has elements.
+    Operator calls without tensor arguments, and those with a recorded tensor, are recorded; others
+    are executed. Generators advance as if the numbers had been drawn. Raises the errors of ``fn``,
+    including DataDependentOutputError if it reads elements, and ArgumentError if it writes a
+    recorded tensor to one that has elements.
     """
     tokens = [(each, each.set(True)) for each in (IS_RECORDING, ALLOWS_REAL, DRAWS)]
     try:
@@ -52,12 +52,13 @@ def deferred_init(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
 
 
 def materialize_tensor(tensor: Any, device: str | None = None) -> Any:
-    """Return the tensor that a recorded one would have been, on the device that it was to be on.
+    """Create the tensor that a recorded one represents, by replaying its recorded calls.
 
-    With ``device``, on that one: all that it is made of is made there. The same one each time, and
-    views of it share its elements. A tensor with elements is itself. Raises ArgumentError for a
-    fake tensor whose making was not recorded, or an argument of it that was written to since;
-    DeviceError; and what the recorded calls raise.
+    It is created on the recorded device; with ``device``, all recorded calls run on that device
+    instead. Later calls return the same tensor, and its views share its elements. A tensor that has
+    elements is returned as is. Raises ArgumentError for a fake tensor that was not recorded, or if
+    an argument of a recorded call was written to since; DeviceError; and the errors of the recorded
+    calls.
     """
     array = tensor.array if isinstance(tensor, Tensor) else tensor
     if not isinstance(array, FakeArray):
@@ -75,10 +76,10 @@ def materialize_tensor(tensor: Any, device: str | None = None) -> Any:
 
 
 def materialize_module(module: T, device: str | None = None) -> T:
-    """Put the tensors that recorded ones would have been in their places, in an object.
+    """Replace the recorded tensors in an object by materialized ones, and return the object.
 
-    In its attributes, in lists, dicts and tuples, and in the attributes of objects there, of any
-    class but those of Python itself. Returns the object. Raises as ``materialize_tensor`` does.
+    Recursively visits attributes, lists, dicts and tuples, but not the attributes of Python's
+    built-in types. Raises the errors of ``materialize_tensor``.
     """
     made: T = _materialize(module, device, {})
     return made
@@ -105,5 +106,5 @@ def _materialize(value: Any, device: str | None, seen: dict[int, Any]) -> Any:
 
 
 def _is_of_python(value: Any) -> bool:
-    """Return whether it is a class, a function, a module or the like."""
+    """Return whether ``value`` is a class, a function, a module or the like."""
     return isinstance(value, type) or type(value).__module__ in ("builtins", "types", "functools")

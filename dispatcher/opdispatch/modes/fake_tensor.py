@@ -1,4 +1,4 @@
-"""Fake tensors: shapes, element types and devices, without elements and without devices.
+"""Fake tensors: tensors with a shape, a dtype and a device, but without elements.
 
     from opdispatch import array_api as xp
     from opdispatch.fake_tensor import FakeTensorMode
@@ -7,7 +7,8 @@
         x = xp.zeros((1024, 1024), device="cuda")       # no GPU is needed
         print((x @ x).device)                           # cuda:0
 
-Mirrors ``torch/_subclasses/fake_tensor.py``. To import it gives the key Fake its fallback.
+Mirrors ``torch/_subclasses/fake_tensor.py``. Importing the module registers the fallback of the key
+Fake.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ lib.fallback(run_on_meta, "Fake")
 
 
 class FakeTensorMode:
-    """A block in which operators make fake tensors, of any device that PyTorch has a name for.
+    """A mode in which operators create fake tensors, on any device type that PyTorch knows.
 
-    A fake tensor stays one outside of the block, too; what is made there of no tensor is real. With
-    ``allow_non_fake_inputs``, a tensor with elements counts for what it would be as a fake one;
-    else it is an ArgumentError, but for those of the host without dimensions. Blocks may lie
-    in each other; the mode may be entered again. It is of the current thread or task.
+    Fake tensors can also be used outside of the block, but new tensors created there are real. With
+    ``allow_non_fake_inputs``, real tensor arguments are converted to fake ones; otherwise, they
+    raise ArgumentError, except for 0-d tensors on the CPU. The mode applies to the current thread
+    or task; blocks can be nested, and the mode can be entered again.
     """
 
     def __init__(self, *, allow_non_fake_inputs: bool = False) -> None:
@@ -41,10 +42,10 @@ class FakeTensorMode:
         self._entered: list[tuple[IncludeDispatchKeyGuard, Token[bool]]] = []
 
     def from_tensor(self, tensor: Any) -> Tensor:
-        """Return a fake tensor of the shape, dtype and device of a tensor.
+        """Create a fake tensor with the shape, dtype and device of ``tensor``.
 
-        A leaf that requires gradients if that does. A fake tensor is returned as it is. Raises
-        ArgumentError for any value but a dense tensor.
+        It is a leaf, and requires gradients if ``tensor`` does. A fake tensor is returned as is.
+        Raises ArgumentError for anything but a dense tensor.
         """
         given = tensor if isinstance(tensor, Tensor) else Tensor(tensor)
         if isinstance(given.array, FakeArray):
@@ -66,6 +67,6 @@ class FakeTensorMode:
 
 
 def is_fake(value: Any) -> bool:
-    """Return whether it is a tensor without elements that pretends to be on a device."""
+    """Return whether ``value`` is a fake tensor."""
     array = value.array if isinstance(value, Tensor) else value
     return isinstance(array, FakeArray)

@@ -1,7 +1,7 @@
-"""``FlopCounterMode``: how many floating-point operations a block takes, operator by operator.
+"""``FlopCounterMode``: counts the floating-point operations in a block, by operator.
 
-Mirrors ``torch/utils/flop_counter.py``. What is counted follows from shapes alone, so that a model
-of tensors on ``meta`` can be counted, too.
+Mirrors ``torch/utils/flop_counter.py``. The counts depend only on shapes, so the mode also works
+with tensors on ``meta``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _formulas: dict[str, FlopFormula] = dict(ARRAY_FLOPS)
 
 
 def register_flop_formula(targets: str | Sequence[str]) -> Callable[[_F], _F]:
-    """Decorate a formula for the operators of these names, ``"image::blur"``, in any overload.
+    """Register the decorated function as the FLOP formula of operators, for all their overloads.
 
-    It is called with the arguments that are given, with its shape in the place of each tensor, and
-    with ``out_shape=``, and returns a number. A later one replaces an earlier one.
+    ``targets`` are operator names, such as ``"image::blur"``. The formula is called with the
+    arguments of the call, each tensor replaced by its shape, and the keyword argument
+    ``out_shape``. It returns the number of operations, and replaces an earlier formula.
     """
 
     def register(formula: _F) -> _F:
@@ -37,12 +38,12 @@ def register_flop_formula(targets: str | Sequence[str]) -> Callable[[_F], _F]:
 
 
 class FlopCounterMode(TorchDispatchMode):
-    """Counts the floating-point operations of the calls in the block.
+    """Counts the floating-point operations of the operator calls in a block.
 
-    Of an operator without a formula, those that its kernel calls are counted; if none is, it takes
-    none, or moves elements only. With ``display``, the table is printed at the end of the
-    block. ``custom_mapping`` has formulas for this counter alone. Entered again, it starts anew.
-    For one block at a time.
+    For an operator without a formula, the operators that its kernel calls are counted; if there are
+    none, it counts as 0. With ``display``, the table is printed at the end of the block.
+    ``custom_mapping`` maps operator names to formulas for this counter only. Entering the mode
+    again resets the counts. Use it for one block at a time.
     """
 
     def __init__(
@@ -57,21 +58,18 @@ class FlopCounterMode(TorchDispatchMode):
         self._calls: Counter[str] = Counter()
 
     def get_total_flops(self) -> int:
-        """Return the floating-point operations of all operators together."""
+        """Return the total number of floating-point operations."""
         return self._flops.total()
 
     def get_flop_counts(self) -> dict[str, int]:
-        """Return the floating-point operations by operator, without overloads.
+        """Return the number of floating-point operations by operator name, in descending order.
 
-        The largest first.
+        The overloads of an operator are counted together.
         """
         return dict(self._flops.most_common())
 
     def get_table(self) -> str:
-        """Return a table of operators.
-
-        How often they were called, their operations, and the share of all.
-        """
+        """Return a text table with the calls, FLOPs and share of the total of each operator."""
         total = self.get_total_flops()
         rows = [("operator", "calls", "flops", "%")]
         rows += [
@@ -118,7 +116,7 @@ class FlopCounterMode(TorchDispatchMode):
 
 
 def shapes_of(value: Any) -> Any:
-    """Return ``value`` with its shape in place of each tensor, as formulas take it."""
+    """Replace each tensor in ``value`` by its shape, as formulas expect."""
     if isinstance(value, list | tuple):
         shapes = [shapes_of(each) for each in value]
         return shapes if isinstance(value, list) else tuple(shapes)
@@ -130,5 +128,5 @@ def shapes_of(value: Any) -> Any:
 
 
 def find_flop_formula(operator: str) -> FlopFormula | None:
-    """Return the formula of the operator of that name, in any overload."""
+    """Return the formula of the operator of that name, for all overloads; None if there is none."""
     return _formulas.get(operator)

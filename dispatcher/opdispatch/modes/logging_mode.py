@@ -1,4 +1,4 @@
-"""``LoggingMode``: a line for every call of an operator, with shapes and element types."""
+"""``LoggingMode``: logs a line for each operator call, with dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class LoggingMode(TorchDispatchMode):
-    """Writes the calls of operators in the block, those that their kernels make indented below.
+    """Logs the operator calls in a block; calls made by their kernels are indented below them.
 
         array::matmul(float32[2, 3], float32[3, 4]) -> float32[2, 4]
 
-    They are written when the outermost of them has ended, by ``write``: to stderr, if it is not
-    given. A call that raises ends in the error's class. For one block at a time. What kernels call
-    is not seen where another mode is below this one.
+    Lines are passed to ``write``, or printed to stderr by default, when the outermost call ends. A
+    failed call's line ends with the name of the error's class. Calls made by kernels are not logged
+    if there is another mode below this one. Use it for one block at a time.
     """
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
@@ -65,7 +65,7 @@ class LoggingMode(TorchDispatchMode):
 
 
 def _describe(value: Any) -> str:
-    """Describe a tensor as ``float32[2, 3]``; other values as they are."""
+    """Describe a tensor as ``float32[2, 3]``, and other values by their repr."""
     if isinstance(value, list | tuple):
         inner = ", ".join(map(_describe, value))
         return f"[{inner}]" if isinstance(value, list) else f"({inner})"

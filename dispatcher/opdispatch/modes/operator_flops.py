@@ -1,11 +1,11 @@
-"""How many floating-point operations the operators of the library ``array`` take, by shapes.
+"""FLOP formulas of the operators of the library ``array``.
 
-A formula takes the operator's arguments with the shapes of tensors in their place, and
-``out_shape``, that of the result, or those of several. An addition and a multiplication are one
-each, and so is a function such as ``exp``. Factorizations are counted to the highest order of
-their extents, for real numbers: LAPACK Working Note 41, appendix C, and Golub and Van Loan, Matrix
-Computations, table 8.6.1; transforms as 5 N log2 N, half as much for real ones, as in the
-benchmarks of FFTW.
+A formula is called with the operator's arguments, tensors replaced by their shapes, and
+``out_shape``, the shape of the result or the shapes of several results. An addition, a
+multiplication and a function such as ``exp`` count as one operation each. Factorizations count only
+the highest-order terms, for real numbers: see LAPACK Working Note 41, appendix C, and Golub and Van
+Loan, Matrix Computations, table 8.6.1. Fourier transforms count as 5 N log2 N, and half of that for
+real input, as in FFTW's benchmarks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _matmul(x1: Shape, x2: Shape, *, out_shape: Shape) -> int:
 
 
 def _tensordot(x1: Shape, x2: Shape, *, out_shape: Shape, **_: Any) -> int:
-    # Each extent that is summed over is in both shapes, and each other one in the result.
+    # Each contracted extent is in both shapes, and each other one is in the result's.
     kept = math.prod(out_shape)
     return 2 * kept * math.isqrt(math.prod(x1) * math.prod(x2) // kept) if kept else 0
 
@@ -45,10 +45,7 @@ def _cross(*_: Any, out_shape: Shape, **__: Any) -> int:
 
 
 def _of_matrices(count: Callable[[int, int], float]) -> FlopFormula:
-    """Return the formula for each matrix in a stack.
-
-    ``count`` of the larger extent and the smaller one.
-    """
+    """Return a formula that sums ``count(larger extent, smaller extent)`` over stacked matrices."""
 
     def formula(x: Shape, *_: Any, **__: Any) -> int:
         large, small = max(x[-2:]), min(x[-2:])
@@ -73,7 +70,8 @@ def _matrix_power(x: Shape, n: int, *, out_shape: Shape) -> int:
 
 def _qr(x: Shape, *, mode: str = "reduced", out_shape: Any) -> int:
     large, small = max(x[-2:]), min(x[-2:])
-    half = 2 * large * small**2 - 2 * small**3 / 3  # the reflections; and as much to apply them
+    # The Householder reflections; applying them costs the same again.
+    half = 2 * large * small**2 - 2 * small**3 / 3
     return math.prod(x[:-2]) * round(2 * half)
 
 
@@ -87,8 +85,9 @@ def _svd(x: Shape, *, full_matrices: bool = True, out_shape: Any) -> int:
 
 
 def _transform(factor: float, is_of_result: bool) -> FlopFormula:
-    """Return the formula of a transform of one axis, whose length is that of the result or the real
-    input.
+    """Return the formula of a transform along one axis.
+
+    Its length is that of the result if ``is_of_result``, and otherwise that of the input.
     """
 
     def formula(
@@ -102,7 +101,7 @@ def _transform(factor: float, is_of_result: bool) -> FlopFormula:
 
 
 def _n_transform(factor: float, is_of_result: bool) -> FlopFormula:
-    """Return the formula of a transform of several axes."""
+    """Return the formula of a transform along several axes."""
 
     def formula(
         x: Shape,
@@ -168,4 +167,4 @@ ARRAY_FLOPS: dict[str, FlopFormula] = {
     "array::fft_rfftn": _n_transform(2.5, False),
     "array::fft_irfftn": _n_transform(2.5, True),
 }
-"""By the operator's name, whatever the overload. Operators that only move elements have none."""
+"""Formulas by operator name, for all overloads. Operators that only move elements have none."""
