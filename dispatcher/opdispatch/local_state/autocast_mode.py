@@ -1,8 +1,8 @@
-"""`autocast`: whether calls cast their floating-point tensors, and to what.
+"""`autocast`: whether calls cast their floating-point tensors, and to which dtype.
 
-Mirrors ``torch/amp/autocast_mode.py`` and the state in ``ATen/autocast_mode.cpp``: the Autocast
-keys are in the local excluded set of every task, and a device's leaves it in a block. Kernels for
-the key do the casting (``functionalities/autocast.py``), by `get_autocast_dtype`.
+Mirrors ``torch/amp/autocast_mode.py`` and the state in ``ATen/autocast_mode.cpp``. By default, the
+Autocast keys are in every task's local excluded set; an autocast block removes its device's key
+from it. Kernels for the key (``functionalities/autocast.py``) cast to `get_autocast_dtype`.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ _KEYS = {
     "privateuseone": _K.AutocastPrivateUse1,
 }
 AUTOCAST_KEYS = DispatchKeySet.of(*_KEYS.values())
-"""The keys of all of them."""
+"""The Autocast keys of all device types."""
 _SUPPORTED = ("bfloat16", "float16")
 _TO_BFLOAT16 = ("cpu", "maia", "hpu", "xla")
-"""The device types that cast to bfloat16 unless told otherwise; the others cast to float16."""
+"""The device types that cast to bfloat16 by default; the others cast to float16."""
 _ANY_DTYPE = ("cuda",)
-"""The device types that may be asked to cast to anything."""
+"""The device types that can cast to any numeric dtype."""
 
 CastCache = dict[tuple[int, Any, bool], tuple[Any, Any, int, Any]]
-"""By the identity of a tensor, the dtype, and whether gradients are recorded: the tensor, its array
-and version when it was cast, and the cast one."""
+"""Maps (id of a tensor, dtype, whether gradients are recorded) to (tensor, its array and version
+when it was cast, cast tensor)."""
 
 
 class AutocastState(NamedTuple):
     """A task's autocast state, apart from its keys: an immutable value, replaced as a whole."""
 
     dtypes: MappingProxyType[str, Any]
-    """By device type, where one was asked for."""
+    """The dtypes set explicitly, by device type."""
     cache_enabled: bool
     cache: CastCache | None
     """Casts since the outermost block began; None outside of all blocks."""
     nesting: int = 0
-    """How many blocks the task is in, in whatever order they end."""
+    """The number of open blocks in the task, which may end in any order."""
 
 
 _DEFAULT = AutocastState(
@@ -89,7 +89,7 @@ def autocast_key(device_type: str) -> DispatchKey:
 
 
 def dtype_to_cast_to(dtype: Any) -> np.dtype[Any]:
-    """Return the given dtype. Raises ArgumentError if it is none of numbers."""
+    """Convert to a NumPy dtype. Raises ArgumentError if it is not a numeric dtype."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError):
@@ -125,14 +125,14 @@ def _usual_dtype(device_type: str) -> np.dtype[Any]:
 
 
 def is_autocast_cache_enabled() -> bool:
-    """Return whether leaves that require gradients are cast once in the outermost block of this
-    task.
+    """Return whether casts of leaves that require gradients are cached until this task's outermost
+    block ends.
     """
     return AUTOCAST_STATE.get().cache_enabled
 
 
 def clear_autocast_cache() -> None:
-    """Forget what this task's outermost block has cast so far."""
+    """Clear the casts cached since this task's outermost block began."""
     cache = AUTOCAST_STATE.get().cache
     if cache is not None:
         cache.clear()
@@ -150,7 +150,7 @@ def autocast_dtypes_of_task() -> dict[str, np.dtype[Any]]:
 
 @contextmanager
 def with_autocast_dtypes(dtypes: Mapping[str, np.dtype[Any]]) -> Iterator[None]:
-    """Use another task's dtypes in the block: for calls that it makes here."""
+    """Use another task's autocast dtypes in the block, for calls made on its behalf."""
     own = MappingProxyType(dict(dtypes))
     token = AUTOCAST_STATE.set(AutocastState(own, cache_enabled=True, cache={}, nesting=1))
     try:
@@ -160,16 +160,17 @@ def with_autocast_dtypes(dtypes: Mapping[str, np.dtype[Any]]) -> Iterator[None]:
 
 
 class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
-    """In the block, operators choose the floating-point dtype of their tensors of ``device_type``.
+    """Casts floating-point tensors of ``device_type`` to a suitable dtype for each operator.
 
-    Those that have a kernel for its Autocast key: products are made in ``dtype``, what needs range
-    or precision in float32, and others take the widest dtype among their arguments. All of them
-    leave float64 alone. With ``enabled=False``, none is cast, even within another such block.
+    It affects operators with a kernel for the device's Autocast key: products compute in ``dtype``,
+    operators that need range or precision in float32, and others in the widest dtype of their
+    arguments. float64 tensors are never cast. With ``enabled=False``, nothing is cast, even within
+    an enabled block.
 
-    A leaf that requires gradients is cast once in the outermost block, unless ``cache_enabled`` is
-    False. Warns, and is not enabled, for a dtype that the device type does not cast to;
-    raises ArgumentError for a device type that has no Autocast key, and for anything but a dtype of
-    numbers.
+    The cast of a leaf that requires gradients is cached until the outermost block ends, unless
+    ``cache_enabled`` is False. Warns and stays disabled if the device type does not support the
+    dtype. Raises ArgumentError for a device type without an Autocast key and for a dtype that is
+    not numeric.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
         self._cache_enabled = cache_enabled
         self._enabled = enabled and _is_supported(device_type, self._dtype)
         self._entered: list[tuple[LocalState, AutocastState, LocalState, AutocastState]] = []
-        """Of each block that it is in: what was there before, and what it has put in its place."""
+        """The states before and after entering, for each open block of this object."""
 
     def __enter__(self) -> Self:
         keys, state = LOCAL_STATE.get(), AUTOCAST_STATE.get()
@@ -197,7 +198,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
     def _set(
         self, off: int, dtype: np.dtype[Any], cache_enabled: bool, nesting: int
     ) -> tuple[LocalState, AutocastState]:
-        """Set the key's bit in the excluded set, and what is of this device type alone."""
+        """Set the state of this device type: its key's bit in the excluded set, and its dtype."""
         keys, state = LOCAL_STATE.get(), AUTOCAST_STATE.get()
         keys = with_excluded(keys, keys.excluded & ~self._key_bit | off)
         dtypes = state.dtypes
@@ -223,7 +224,7 @@ class autocast(ModeDecorator):  # noqa: N801 - PyTorch's name
             self._set(off, dtype, state.cache_enabled, now.nesting - 1)
 
     def clone(self) -> autocast:
-        """Return a new one with the same arguments."""
+        """Return a new mode with the same arguments."""
         return autocast(self._device_type, self._dtype, self._enabled, self._cache_enabled)
 
 

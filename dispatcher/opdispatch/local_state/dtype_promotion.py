@@ -1,9 +1,8 @@
-"""Whether dtypes are promoted that the array API standard promotes to none.
+"""``numpy_dtype_promotion``: enables type promotion that the array API standard leaves undefined.
 
-An array of integers and one of floating-point numbers have no common type in the standard, so
-that an operator of ``array`` refuses them: libraries promote them to different ones. Much that was
-written for NumPy counts on it all the same. JAX has the same choice, in
-``jax.numpy_dtype_promotion``.
+The standard does not define the result of mixing integer and floating-point arrays, since libraries
+differ, so the operators of ``array`` raise an error by default. Code written for NumPy often relies
+on such promotion. JAX has a similar option, ``jax.numpy_dtype_promotion``.
 
 https://data-apis.org/array-api/2025.12/API_specification/type_promotion.html
 """
@@ -16,14 +15,15 @@ from typing import Self
 from opdispatch.local_state.mode_decorator import ModeDecorator
 
 NUMPY_PROMOTION: ContextVar[bool] = ContextVar("opdispatch_numpy_promotion", default=False)
-"""Whether this task promotes as NumPy does. Asked where a call would be refused otherwise."""
+"""Whether this task promotes as NumPy does. Read only when a call would otherwise fail."""
 
 
 class numpy_dtype_promotion(ModeDecorator):  # noqa: N801 - a mode, as no_grad is one
-    """Within it, dtypes are promoted as NumPy promotes them, where the standard leaves that open.
+    """Promotes dtypes as NumPy does where the array API standard leaves promotion undefined.
 
-    A block, or a decorator; of this task, like ``no_grad``. ``numpy_dtype_promotion(False)`` is
-    for a part that is to be as strict as ever. Calls to other processes do not take it along.
+    A context manager and decorator that affects the current task, like ``no_grad``.
+    ``numpy_dtype_promotion(False)`` restores the strict rules within a block. The setting is not
+    sent to other processes.
     """
 
     def __init__(self, enabled: bool = True) -> None:

@@ -1,7 +1,7 @@
-"""Kernels for tensors without elements, and what they may ask of the call: ``get_ctx``.
+"""Fake kernels, and the context that they get from ``get_ctx``.
 
-Mirrors ``torch/_library/fake_impl.py``. There are no symbolic sizes here: an operator whose results
-have as many elements as the values of its arguments say has a fake kernel that says just that.
+Mirrors ``torch/_library/fake_impl.py``. There are no symbolic sizes: the fake kernel of an operator
+with a data-dependent result shape calls ``new_dynamic_size``, which raises.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from opdispatch.errors import ArgumentError, DataDependentOutputError
 
 
 class FakeImplCtx:
-    """The call that a fake kernel is run for."""
+    """The context of a fake kernel's call."""
 
     def __init__(self, operator: str, *, is_fake: bool) -> None:
         self.operator = operator
         self.is_fake = is_fake
-        """Whether it is a call with fake tensors, and not with tensors on ``meta``."""
+        """True for a call with fake tensors, False for one with tensors on ``meta``."""
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> NoReturn:
-        """Raise DataDependentOutputError: a size depends on values.
+        """Raise DataDependentOutputError, because a result's size depends on values.
 
-        ``min`` and ``max`` are its least and its greatest value. Raises ArgumentError for bounds
-        that no size has.
+        ``min`` and ``max`` are the bounds of the size. Raises ArgumentError for invalid bounds.
         """
         if min < 0 or (max is not None and max < min):
             raise ArgumentError(
@@ -50,10 +49,10 @@ _CTX: ContextVar[FakeImplCtx | None] = ContextVar("opdispatch_fake_impl_ctx", de
 
 
 def get_ctx() -> FakeImplCtx | None:
-    """Return the call that the running fake kernel is for; None outside of fake kernels.
+    """Return the context of the running fake kernel; None outside of fake kernels.
 
-    Raises DataDependentOutputError in a call with tensors on ``meta``, as PyTorch does: it is only
-    asked by who needs to know values. As ``torch.library.get_ctx``.
+    Raises DataDependentOutputError in a call with tensors on ``meta``, as PyTorch does, since only
+    kernels with data-dependent results need the context. As ``torch.library.get_ctx``.
     """
     ctx = _CTX.get()
     if ctx is not None and not ctx.is_fake:
@@ -63,7 +62,7 @@ def get_ctx() -> FakeImplCtx | None:
 
 @contextmanager
 def fake_call(operator: str) -> Iterator[None]:
-    """Open a block that runs the kernel of a call with fake tensors."""
+    """Run fake kernels in the block with the context of a call with fake tensors."""
     token = _CTX.set(FakeImplCtx(operator, is_fake=True))
     try:
         yield
@@ -72,7 +71,7 @@ def fake_call(operator: str) -> Iterator[None]:
 
 
 def fake_kernel(operator: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the kernel for Meta of a function for ``register_fake``."""
+    """Return the Meta kernel for a function passed to ``register_fake``."""
 
     @functools.wraps(fn)
     def kernel(*args: Any, **kwargs: Any) -> Any:

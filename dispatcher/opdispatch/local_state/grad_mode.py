@@ -35,7 +35,8 @@ _STATES = {
     for inference_mode in (False, True)
 }
 NOT_RECORDING = (_STATES[False, False], _STATES[False, True])
-"""``no_grad`` for what is called often: by ``inference_mode`` of the state that it replaces."""
+"""States with gradients disabled, keyed by ``inference_mode``; faster than ``no_grad`` on hot
+paths."""
 RECORDING = _STATES[True, False]
 """The state of a new task."""
 AUTOGRAD_STATE: ContextVar[AutogradState] = ContextVar(
@@ -63,7 +64,7 @@ def _set_grad_mode(mode: bool) -> None:
 
 
 class _GradMode(ModeDecorator):
-    """Sets the flag for a block, and restores it."""
+    """Sets the grad mode for a block, then restores the previous one."""
 
     def __init__(self, mode: bool) -> None:
         self._mode = bool(mode)
@@ -100,13 +101,13 @@ class _FixedGradMode(_GradMode):
 
 
 class no_grad(_FixedGradMode):  # noqa: N801 - PyTorch's name
-    """Gradients are not recorded in the block, or in the decorated function."""
+    """Disables gradient recording in the block, or in the decorated function."""
 
     MODE = False
 
 
 class enable_grad(_FixedGradMode):  # noqa: N801 - PyTorch's name
-    """Gradients are recorded in the block, or in the decorated function, even under `no_grad`."""
+    """Enables gradient recording in the block or the decorated function, even under `no_grad`."""
 
     MODE = True
 
@@ -139,9 +140,9 @@ class set_grad_enabled(_GradMode):  # noqa: N801 - PyTorch's name
 
 
 class inference_mode(ModeDecorator):  # noqa: N801 - PyTorch's name
-    """No gradients and no view tracking in the block: calls do not visit those keys at all.
+    """Disables gradients and view tracking in the block: calls skip the keys for them.
 
-    With ``mode=False``, a block within inference mode that is as if it were outside.
+    ``mode=False`` leaves inference mode for a block.
     """
 
     def __new__(cls, mode: bool | Callable[..., Any] = True) -> Any:

@@ -1,10 +1,10 @@
-"""Slots for the functions of higher floors, which ``opdispatch/__init__.py`` fills.
+"""Slots for functions of higher layers, which ``opdispatch/__init__.py`` fills.
 
-``x + y`` of tensors is a function of the array API, which stands on tensors. So the functions here
-ask the slots, and import what they need no earlier than at the first call.
+``x + y`` of tensors calls a function of the array API, a layer that imports tensors. To avoid the
+import cycle, lower layers call the functions here, which import the higher one on the first call.
 
-PyTorch has such slots in ``c10/core/impl`` and ``ATen/detail``: interfaces of hooks, which a
-library sets when it is loaded.
+PyTorch has similar slots in ``c10/core/impl`` and ``ATen/detail``: hook interfaces that a library
+sets when it is loaded.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ def fill_slots(
     call_below_python: Callable[[], Any],
     tensor_getitem: Callable[[], Any],
 ) -> None:
-    """Set the functions that import each; to be called before any is used.
-
-    To be called before any is asked for.
-    """
+    """Set the functions that import each object. Must be called before any slot is used."""
     _slots.update(
         array_namespace=array_namespace,
         array_operators=array_operators,
@@ -63,5 +60,7 @@ def tensor_getitem() -> Any:
 
 @functools.cache
 def call_below_python() -> Any:
-    """Return what ``Tensor.__torch_dispatch__`` does: a function of operator, args and kwargs."""
+    """Return the implementation of ``Tensor.__torch_dispatch__``: a function of operator, args and
+    kwargs.
+    """
     return _slots["call_below_python"]()

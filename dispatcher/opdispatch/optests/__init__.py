@@ -1,11 +1,11 @@
-"""``opcheck``: whether an operator of one's own is what its registrations say.
+"""``opcheck``: tests whether a custom operator behaves as its registrations declare.
 
 Mirrors ``torch/testing/_internal/optests``. From the bottom up::
 
-    sample                     arguments to try an operator with, and what came of it
-    schema_check               what it writes to and shares memory with
-    autograd_registration      where its derivative is registered
-    fake_tensor                what it returns for tensors without elements
-    aot_autograd               what it does as a part of programs that are transformed
-    opcheck                    all of these
+    sample                     sample arguments, and comparison of results
+    schema_check               checks mutation and aliasing against the schema
+    autograd_registration      checks the dispatch key of the derivative
+    fake_tensor                compares results for fake and real tensors
+    aot_autograd               compares results under functionalization and tracing
+    opcheck                    runs all checks
 """

@@ -1,8 +1,8 @@
-"""Tests of an operator as a part of transformed programs.
+"""Tests an operator in transformed programs: functionalized, traced, and on fake tensors.
 
-PyTorch's ``aot_autograd.py`` compares with a program that AOTAutograd has traced, without writes,
-forwards and backwards. Here these are three ways of their own: ``functionalize``, a traced graph,
-and the way forwards and back on fake tensors. There are no symbolic extents.
+PyTorch's ``aot_autograd.py`` compares an eager call with a functionalized forward and backward
+graph that AOTAutograd has traced. Here, three separate checks replace it: ``functionalize``, a
+traced graph, and a forward and backward pass on fake tensors. There are no symbolic sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WHAT = ("results", "tensors that were given, afterwards,", "gradients")
 
 
 class _Outcome(NamedTuple):
-    """Results of a call, its arguments afterwards, and gradients."""
+    """The results of a call, its arguments after the call, and the gradients."""
 
     results: Any
     arguments: Any
@@ -36,10 +36,10 @@ class _Outcome(NamedTuple):
 
 
 def check_aot_dispatch(sample: Sample) -> None:
-    """Raise OpCheckError, and what the operator raises.
+    """Check that the operator behaves the same in transformed programs.
 
-    Compared are results, what was written to, and the gradients of the results' sum, if an argument
-    requires them.
+    Compares the results, the mutated arguments and, if an argument requires gradients, the
+    gradients of the sum of the results. Raises OpCheckError, and the operator's own errors.
     """
     op = sample.op
 

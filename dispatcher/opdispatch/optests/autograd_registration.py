@@ -1,4 +1,4 @@
-"""Whether the derivative of an operator is registered where Autograd looks for it.
+"""Checks that the derivative of an operator is registered for an Autograd key.
 
 Mirrors ``torch/testing/_internal/optests/autograd_registration.py``.
 """
@@ -16,11 +16,11 @@ _FOR_ALL = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
 def check_autograd_registration(sample: Sample) -> None:
-    """Raise OpCheckError, and what the operator raises.
+    """Check that the derivative is not implemented in the kernel of a backend.
 
-    Nothing is checked where no argument requires gradients, or where the operator has a kernel for
-    Autograd, for a key of that kind, or one that serves it. Without it, what its kernel for a
-    backend returns must not require gradients by itself.
+    If the operator has no kernel that serves an Autograd key, the results of its backend kernel
+    must not require gradients. Nothing is checked if no argument requires gradients. Raises
+    OpCheckError, and the operator's own errors.
     """
     if not sample.requires_grad:
         return
@@ -32,7 +32,7 @@ def check_autograd_registration(sample: Sample) -> None:
     of_autograd = [*(key for key in keys if AUTOGRAD_KEYSET.has(key)), *_FOR_ALL]
     if any(map(op.has_kernel_for_dispatch_key, of_autograd)):
         return
-    # Below Autograd, but without what its fallback switches off: so that calls are recorded.
+    # Run below Autograd without its fallback, which would disable recording in the kernel.
     with enable_grad(), sample.same_random_numbers():
         result = op.redispatch(keys & AFTER_AUTOGRAD_KEYSET, *args, **kwargs)
     given = {id(each) for each in tensors_in((args, kwargs))}

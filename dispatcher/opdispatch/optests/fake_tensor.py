@@ -1,4 +1,4 @@
-"""Whether an operator says rightly what it returns for tensors without elements.
+"""Checks the results of an operator for fake tensors against those for real ones.
 
 Mirrors ``torch/testing/_internal/optests/fake_tensor.py`` and ``CrossRefFakeMode``.
 """
@@ -17,15 +17,16 @@ from opdispatch.tracing.structure import leaves
 _META = to_runtime_key(DispatchKey.Dense, BackendComponent.Meta)
 
 NOT_FAKED = frozenset({"dynamic_output_shape", "inplace_view", "data_dependent_output"})
-"""Tags of operators whose results depend on elements, so that there is nothing to foretell."""
+"""Tags of operators whose results depend on elements, and cannot be predicted from shapes."""
 
 
 def check_fake_tensor(sample: Sample) -> None:
-    """Raise OpCheckError, and what the operator raises, with and without elements.
+    """Check that the operator returns matching results for fake and for real tensors.
 
-    Compared are the number of results, their shapes, dtypes and devices, whether they require
-    gradients, and which of them are arguments. Without elements there are no strides. Tensors of
-    other layouts than the dense one have no fake ones.
+    Compares the number of results, their shapes, dtypes and devices, whether they require
+    gradients, and which of them are arguments. Strides are not compared, since fake tensors have
+    none. Only dense tensors have fake counterparts. Raises OpCheckError, and the operator's own
+    errors for either kind of tensor.
     """
     op = sample.op
     if not NOT_FAKED.isdisjoint(op.tags) or not sample.is_dense:
@@ -49,7 +50,7 @@ def check_fake_tensor(sample: Sample) -> None:
 
 
 def compare_facts(faked: Any, real: Any, what: str) -> None:
-    """Raise OpCheckError unless a fake tensor stands for a real one, or both are none."""
+    """Raise OpCheckError unless the fake tensor matches the real one, or neither is a tensor."""
     is_tensor = bool(tensors_in([real]))
     if bool(tensors_in([faked])) is not is_tensor:
         raise OpCheckError(f"{what} is {faked!r} for fake tensors, and {real!r} otherwise")
@@ -72,7 +73,7 @@ def compare_facts(faked: Any, real: Any, what: str) -> None:
 def call_with_fakes(sample: Sample, args: Any, kwargs: Any) -> Any:
     """Call the operator with fake tensors.
 
-    Raises what it raises; OpCheckError if that comes of a kernel for others than such tensors.
+    Raises the operator's errors, or OpCheckError if a kernel that cannot handle fake tensors ran.
     """
     op = sample.op
     try:
@@ -100,6 +101,6 @@ def _paired(sample: Sample, faked: Any, real: Any) -> list[tuple[Any, Any]]:
 
 
 def _origins(results: Any, arguments: Any) -> list[int | None]:
-    """Return for each result the index of the argument that it is; None for a new one."""
+    """Return, for each result, the index of the argument it is identical to; None if it is new."""
     places = {id(each): place for place, each in enumerate(tensors_in(arguments))}
     return [places.get(id(leaf)) for leaf in leaves(results)]

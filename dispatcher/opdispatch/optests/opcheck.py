@@ -1,4 +1,4 @@
-"""``opcheck``: tries an operator, and compares what it does with what is registered for it."""
+"""``opcheck``: calls an operator and compares its behavior with its registrations."""
 
 from __future__ import annotations
 
@@ -40,22 +40,26 @@ def opcheck(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> dict[str, Any]:
-    """Check whether an operator, called with these arguments, does what its registrations say.
+    """Test whether an operator, called with ``args`` and ``kwargs``, is registered correctly.
 
-    ``test_schema``: it writes to, returns and shares memory with just what its schema says.
-    ``test_autograd_registration``: its derivative is registered for Autograd, and not for the key
-    of a backend. ``test_faketensor``: for tensors without elements, it returns what it does with
-    elements, in shapes, dtypes and devices. ``test_aot_dispatch_dynamic``: it does the same when it
-    is functionalized and in a traced graph, forwards and backwards, and can go backwards on fake
-    tensors; ``test_aot_dispatch_static`` is another name for it. ``test_utils`` names those to be
-    made, and "ALL" is all; arguments without elements pass each.
+    ``test_utils`` names the tests to run, or is "ALL":
 
-    The arguments are copied, so that none changes. Give several samples, some with tensors that
-    require gradients if the operator has a derivative; whether that is right is what ``gradcheck``
-    finds out. Returns "SUCCESS" for each test; the first that fails is an OpCheckError, whose cause
-    is what was found. Without ``raise_exception``, the dict has that in its place. Raises
-    ArgumentError for another ``op``, for several overloads, for an unknown test, and for one of
-    ``rtol`` and ``atol`` without the other. As ``torch.library.opcheck``.
+    - ``test_schema``: mutation and aliasing are exactly those that the schema declares.
+    - ``test_autograd_registration``: the derivative is registered for an Autograd key, and not
+      implemented in the kernel of a backend.
+    - ``test_faketensor``: results for fake tensors have the shapes, dtypes and devices of those for
+      real tensors.
+    - ``test_aot_dispatch_dynamic``: results and gradients are the same under ``functionalize`` and
+      in a traced graph, and the backward pass works on fake tensors.
+      ``test_aot_dispatch_static`` is an alias.
+
+    Arguments without elements pass every test. The arguments are copied and not changed. Test
+    several samples, including tensors that require gradients if the operator has a derivative; use
+    ``gradcheck`` to verify that the derivative is correct. Returns a dict with "SUCCESS" for each
+    test. The first failure raises OpCheckError with the original error as its cause; with
+    ``raise_exception=False``, the dict has the error instead. Raises ArgumentError for an invalid
+    ``op``, one with several overloads, an unknown test, and if only one of ``rtol`` and ``atol`` is
+    given. As ``torch.library.opcheck``.
     """
     if (rtol is None) is not (atol is None):
         raise ArgumentError("opcheck takes rtol and atol together, and was given one of them")

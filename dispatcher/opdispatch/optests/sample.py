@@ -1,4 +1,4 @@
-"""Arguments to try an operator with, and what came of it."""
+"""Sample arguments of an operator, and functions that compare its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from opdispatch.tensors.generator import Generator, with_default_generators
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.structure import leaves, map_leaves
 
-# Those of torch.testing.assert_close: relative and absolute.
+# The relative and absolute tolerances of torch.testing.assert_close.
 _TOLERANCES = {
     "float16": (1e-3, 1e-5),
     "bfloat16": (1.6e-2, 1e-5),
@@ -40,7 +40,7 @@ _TOLERANCES = {
 
 
 class Tolerance(NamedTuple):
-    """By how much numbers may differ; None: by what is usual for their dtype."""
+    """The tolerances of a comparison; None means the default of the dtype."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -55,7 +55,7 @@ class Tolerance(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The arguments of one call, which no check changes: each calls with ``copies``."""
+    """The arguments of one call, which stay unchanged: checks call the operator with ``copies``."""
 
     op: OperatorHandle
     args: Sequence[Any]
@@ -69,21 +69,24 @@ class Sample(NamedTuple):
 
     @property
     def is_abstract(self) -> bool:
-        """Whether some have no elements: then there is nothing to compare with."""
+        """Whether any argument has no elements, so that results cannot be compared."""
         return any(isinstance(array_of(each), MetaArray | FakeArray) for each in self.tensors)
 
     @property
     def is_dense(self) -> bool:
-        """Whether all are arrays of a backend; of others there are no fake ones."""
+        """Whether all arguments are dense, so that they have fake counterparts."""
         return all(find_backend(type(stored(array_of(each)))) is not None for each in self.tensors)
 
     @property
     def requires_grad(self) -> bool:
-        """Whether any of them requires gradients."""
+        """Whether any argument requires gradients."""
         return any(_requires_grad(each) for each in self.tensors)
 
     def copies(self, change: Callable[[Any], Any] = lambda each: each) -> tuple[Any, Any]:
-        """Return the arguments, with ``change`` of a copy of each tensor, even a repeated one."""
+        """Return the arguments with each tensor copied and passed through ``change``.
+
+        A tensor that occurs twice is copied twice.
+        """
 
         def copied(leaf: Any) -> Any:
             return change(_copied(leaf)) if _is_tensor(leaf) else leaf
@@ -91,20 +94,20 @@ class Sample(NamedTuple):
         return map_leaves(copied, (tuple(self.args), dict(self.kwargs)))  # type: ignore[no-any-return]
 
     def same_random_numbers(self) -> AbstractContextManager[None]:
-        """Return a block in which operators draw what they draw in every other such block."""
+        """Return a context manager that makes operators draw the same random numbers each time."""
         devices = {"cpu", *(device_of(array_of(each)) for each in self.tensors)}
         return with_default_generators({each: Generator(each).manual_seed(0) for each in devices})
 
 
 def off_leaf(tensor: Any) -> Any:
-    """Return a tensor for an operator that may write to it: not a leaf that requires gradients."""
+    """Return a tensor that operators may write to: a non-leaf if it requires gradients."""
     if not _requires_grad(tensor) or find_layout(type(tensor.array)) is not None:
         return tensor
     return array_namespace().positive(tensor)
 
 
 def array_of(tensor: Any) -> Any:
-    """Return the array of a tensor; an array is its own."""
+    """Return the array of a tensor; return an array as is."""
     return tensor.array if isinstance(tensor, Tensor) else tensor
 
 
@@ -114,13 +117,13 @@ def tensors_in(values: Any) -> list[Any]:
 
 
 def content_of(tensor: Any) -> tuple[Any, ...]:
-    """Return the content of a tensor, all that a write would change, for comparison."""
+    """Return a comparable snapshot of everything in a tensor that a write would change."""
     parts = [np.asarray(on_host(part)) for part in _parts_of(tensor)]
     return tuple((part.shape, part.dtype, part.tobytes()) for part in parts)
 
 
 def share_memory(one: Any, other: Any) -> bool:
-    """Return whether two values have tensors whose elements lie, or may lie, in the same memory."""
+    """Return whether tensors in two values share memory, or may do so."""
     return any(
         _may_share(first, second)
         for tensor in tensors_in(one)
@@ -131,7 +134,7 @@ def share_memory(one: Any, other: Any) -> bool:
 
 
 def check_close(actual: Any, expected: Any, tolerance: Tolerance, what: str, where: str) -> None:
-    """Raise OpCheckError unless the same values are in both: ``what`` is of ``actual``."""
+    """Raise OpCheckError unless the values are close; the message names ``what`` and ``where``."""
     ours, theirs = list(leaves(actual)), list(leaves(expected))
     if len(ours) != len(theirs):
         raise OpCheckError(f"{what} are {len(ours)} {where}, and {len(theirs)} otherwise")

@@ -1,4 +1,4 @@
-"""Whether an operator writes to, and shares memory with, just what its schema says.
+"""Checks that an operator's mutation and aliasing are exactly those that its schema declares.
 
 Mirrors ``torch/_subclasses/schema_check_mode.py``.
 """
@@ -19,10 +19,10 @@ _ANYTHING = "*"
 
 
 def check_schema(sample: Sample) -> None:
-    """Raise OpCheckError, and what the operator raises.
+    """Check the operator's mutation and aliasing against its schema.
 
-    Views of different elements of one array share no memory. PyTorch asks whether they share a
-    storage.
+    Views of disjoint elements of one array do not count as aliases; in PyTorch, tensors that share
+    a storage do. Raises OpCheckError, and the operator's own errors.
     """
     args, kwargs = sample.copies()
     op = sample.op
