@@ -119,7 +119,7 @@ class NotImplementedNode(Node):
 
 
 def edges_of(tensors: Sequence[Any]) -> tuple[list[Edge | None], list[Facts | None]]:
-    """Return the edges that the gradients of these tensors flow to, and the facts they must fit."""
+    """Return, per tensor, its gradient's edge and expected metadata, or None without an edge."""
     edges: list[Edge | None] = []
     facts: list[Facts | None] = []
     for each in tensors:
@@ -132,7 +132,8 @@ def edges_of(tensors: Sequence[Any]) -> tuple[list[Edge | None], list[Facts | No
 def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> Any:
     """Return ``result`` as an output of ``node``; an array becomes a tensor if it has gradients.
 
-    What a class that handles operators itself has made of it is that class's own affair.
+    Leave values of classes that handle operators themselves unchanged. If ``result`` is one of the
+    ``given`` arguments, the output is a detached tensor.
     """
     if not isinstance(result, Tensor):
         if handles_operators(type(result)):
@@ -153,7 +154,7 @@ def set_history(result: Any, node: Node, number: int, given: Sequence[Any]) -> A
 
 
 def requires_gradients(stack: Sequence[Any]) -> bool:
-    """Return whether the call of a stack is to be recorded."""
+    """Return whether grad mode is on and an argument on the stack requires gradients."""
     for value in stack:
         if isinstance(value, Tensor):
             found = value.requires_grad_flag
@@ -196,7 +197,7 @@ def make_writing_kernel(*, has_derivative: bool) -> KernelFunction:
 def _pass_on(
     op: KernelOperator, keys: DispatchKeySet, *, is_custom: bool = False
 ) -> UnboxedFunction:
-    """Return ``_redispatch`` for calls of which no argument requires gradients."""
+    """Return the kernel for calls in which no argument requires gradients."""
     signature = op.call_signature
     if not signature.written:
         kernel: UnboxedFunction = op.redispatch_function(BELOW[keys.bits]).kernel  # type: ignore[attr-defined]
@@ -312,7 +313,10 @@ def _with_history(result: Any, node: Node, number: int, given: Sequence[Any]) ->
 
 
 def _count_writes(written: Sequence[Any], versions: Sequence[int], *, always: bool) -> None:
-    """Count up the versions of what a kernel wrote to by itself, and not with operators."""
+    """Bump the version of each written tensor unless an operator has already done so.
+
+    With ``always``, bump it in either case.
+    """
     for tensor, version in zip(written, versions, strict=True):
         if always or version_of(tensor) == version:
             counter_of(tensor).value += 1

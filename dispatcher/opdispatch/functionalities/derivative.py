@@ -127,7 +127,7 @@ class Derivative:
         return self.kept.index(parameter)
 
     def formulas_with(self, kept: str) -> list[int]:
-        """Return the indices of the formulas that need it."""
+        """Return the indices of the formulas that need the saved value named ``kept``."""
         place = self.kept.index(kept)
         return [n for n, needs in enumerate(self.needs) if place in needs]
 
@@ -202,10 +202,11 @@ class FormulaNode(Node):
         return results
 
     def _needed(self, kept: list[Any]) -> list[Any]:
-        """Return what is kept, with None for what no wanted formula needs.
+        """Return the saved values, replacing those that no wanted formula needs with None.
 
-        It may have been written to. There is some where an argument requires gradients, and no
-        edge leads to it: a view of a leaf that was made under ``no_grad``.
+        An unneeded value may have been written to since it was saved, so unpacking it could raise.
+        Some are unneeded because an argument requires gradients but has no edge, such as a view
+        of a leaf made under ``no_grad``.
         """
         needed: set[int] = set()
         place = 0
@@ -217,7 +218,7 @@ class FormulaNode(Node):
         return [each if n in needed else None for n, each in enumerate(kept)]
 
     def _unpacked(self, kept: Any, name: str, has_tensors: bool) -> Any:
-        """Return the saved value of a name, as formulas take it."""
+        """Unpack the saved value of a formula parameter; return None for None."""
         if kept is None:
             return None
         if has_tensors:
@@ -251,10 +252,7 @@ class FormulaNode(Node):
                 self.kept[n] = kept and [each and pack_result(each, hooks) for each in kept]
 
     def release(self) -> None:
-        """Release the saved values; a node without any can run again.
-
-        Without any, one may come again.
-        """
+        """Release the saved values; a node that saves none can run backward again."""
         if self.derivative.keeps_values:
             self.kept = None
 

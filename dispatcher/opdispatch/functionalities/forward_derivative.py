@@ -132,7 +132,7 @@ class TableRule(ForwardRule):
         names = list(inspect.signature(formula).parameters)
         facts: list[Callable[[Sequence[Any]], Any]] = []
         places = [self._place_of(name, facts) for name in names]
-        # All at once: there are many formulas of few operations. Of fewer than two, a slice.
+        # One itemgetter fetches all values; for fewer than two, a slice still gives a sequence.
         first = places[0] if places else 0
         pick: Callable[[Sequence[Any]], Sequence[Any]] = itemgetter(
             *places if len(places) > 1 else (slice(first, first + len(places)),)
@@ -147,7 +147,7 @@ class TableRule(ForwardRule):
         return find
 
     def _place_of(self, name: str, facts: list[Callable[[Sequence[Any]], Any]]) -> int:
-        """Return where ``find`` has a parameter; add what it is to compute to ``facts``."""
+        """Return the index of a parameter's value; append its getter to ``facts`` if computed."""
         places, own = self._places, 3
         if name in _PLACES:
             return _PLACES[name]
@@ -262,7 +262,7 @@ def sum_of_moved(gradient: Any, tangent: Any, axis: Any, keepdims: bool) -> Any:
 def moved_by(gradient: Any, tangent: Any) -> Any:
     """Return ``gradient * tangent``.
 
-    What does not move adds nothing, however steep it is there, and the other way round.
+    A zero factor makes the product zero even if the other factor is infinite or NaN.
     """
     xp = array_namespace()
     counts = xp.logical_or(xp.isfinite(gradient), tangent != 0)

@@ -1,4 +1,4 @@
-"""Calls of operators that are noted down, to be made later: what ``DeferredInit`` leaves behind.
+"""Operator calls that ``DeferredInit`` records to replay later.
 
 Note [What a replay has to run]
     A tensor is what the call that made it returned, and what was written to its elements since,
@@ -140,7 +140,7 @@ class RecordedCall:
         return _Real(value, version_of(value) if is_tensor else 0)
 
     def keep(self, results: Sequence[Any]) -> None:
-        """Record the results, and that storages are read and written to."""
+        """Mark fake results as made by this call, and register it with the storages it touches."""
         for place, value in enumerate(_flat(results)):
             array = value.array if isinstance(value, Tensor) else value
             if isinstance(array, FakeArray) and array.recorded is None:
@@ -153,9 +153,10 @@ class RecordedCall:
             storage.writers.append(self)
 
     def tensor(self, place: int, device: str | None, requires_grad: bool) -> Tensor:
-        """Return the result there, after ``run``: the same tensor each time.
+        """Return the result at index ``place`` as a tensor; the call must have been run.
 
-        A detached one for a result without gradients of a tensor that has them.
+        This is the same tensor each time, or a detached one if the result requires gradients
+        and ``requires_grad`` is False.
         """
         results = self._results[device]
         tensor = results[place]
@@ -174,7 +175,7 @@ class RecordedCall:
         return result.array if isinstance(result, Tensor) else result
 
     def is_done(self, device: str | None) -> bool:
-        """Return whether it was run for that device."""
+        """Return whether the call has been run for that device."""
         return device in self._results
 
     def before(self) -> Iterator[RecordedCall]:

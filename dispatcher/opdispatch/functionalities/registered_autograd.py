@@ -121,13 +121,13 @@ class RegisteredNode(Node):
         return array_namespace().zeros(shape, dtype=dtype, device=device)
 
     def _checked(self, found: tuple[Any, ...]) -> Gradients:
-        """Return the gradients one by one.
+        """Return the gradients that ``backward`` returned, one per edge.
 
-        Raises AutogradError for too many, too few, or others.
+        Raises AutogradError for a wrong number of gradients or a value that is not a gradient.
         """
         positional = [a for a in self.schema.arguments if not a.kwarg_only]
         arguments = [a.name for a in positional]
-        # PyTorch hands over no trailing arguments that have their default, and asks for as many.
+        # PyTorch drops trailing arguments at their defaults, and expects no gradients for them.
         if 0 < len(found) < len(arguments):
             left = positional[len(found) :]
             given = self.context._num_given
@@ -329,7 +329,7 @@ class _RegisteredText(AutogradKernelText):
         return lines
 
     def _end(self) -> list[str]:
-        """Return the lines that set the node as the maker of the results."""
+        """Return the lines that set the node as the results' ``grad_fn``."""
         if not self.is_one:
             return ["_node.keep(_result)"]
         return [
@@ -342,7 +342,10 @@ class _RegisteredText(AutogradKernelText):
 
 
 def check_schema(schema: FunctionSchema, what: str) -> None:
-    """Raise RegistrationError for an operator that no ``what`` can be registered for."""
+    """Raise RegistrationError if the operator cannot have a registered ``what``.
+
+    It cannot if it writes to arguments, returns views or nothing, or takes keyword-only tensors.
+    """
     named = [a.name for a in schema.arguments if a.kwarg_only and a.type.dispatches]
     reason = ""
     if schema.is_mutable:
@@ -364,7 +367,10 @@ def check_schema(schema: FunctionSchema, what: str) -> None:
 def check_functions(
     schema: FunctionSchema, name: str, derivative: object, setup_context: object
 ) -> None:
-    """Raise RegistrationError for what cannot be called; ``name`` is that of ``derivative``."""
+    """Raise RegistrationError if ``derivative`` or ``setup_context`` is not callable.
+
+    ``setup_context`` may be None; ``name`` is how the error refers to ``derivative``.
+    """
     for what, function in ((name, derivative), ("setup_context", setup_context)):
         if not callable(function) and (function is not None or what == name):
             raise RegistrationError(
