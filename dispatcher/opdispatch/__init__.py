@@ -7,8 +7,8 @@
     lib.impl("add", lambda x, y: x + y, "CPU")
     ops.math.add(x, y)
 
-The package, from the bottom up; a module imports only from its own entry and those above. What few
-programs use, such as ``func`` and ``tracing``, is imported when one of its names is first used:
+The package, from the bottom up; a module imports only from its own entry and those above. Rarely
+used modules, such as ``func`` and ``tracing``, are imported when a name of theirs is first used:
 
     errors/              every exception
     metrics              counters that libraries update and a daemon exports
@@ -20,15 +20,15 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
     tensors/             the tensor
     boxing/              kernels, and conversions of their arguments
     dispatch/            registrations, and the kernel that a call reaches
-    functorch/           transforms: vmap, grad, and kin
+    functorch/           transforms: vmap, grad and so on
     functionalities/     the kernels of each functionality key
     library/             ``Library``, ``ops`` and ``custom_op``
     tracing/             graphs of traced calls
-    modes/               modes that ship: fake tensors, flop counts, logs of calls
+    modes/               built-in modes: fake tensors, FLOP counting, call logging
     native/              the built-in operators
     array_library, random_library                importing one loads its operators
     array_api/           the array API standard over them
-    optests/, profiler/  checks of operators; their run times
+    optests/, profiler/  operator tests; the profiler
 
     generator, func, deferred_init, fake_tensor  public names for modules above
 """
@@ -36,8 +36,8 @@ programs use, such as ``func`` and ``tracing``, is imported when one of its name
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# From the bottom up, like the map, for few imports to be made within others: deep in a nest of
-# them a call may lie across two chunks of Python's stack, and then maps memory each time.
+# Import from the bottom up, in the order above, to keep imports shallow: in a deep nest of imports,
+# a call may cross a chunk boundary of Python's stack, which then maps memory on each call.
 # isort: off
 from opdispatch.errors import (
     AmbiguousKernelError,
@@ -367,7 +367,7 @@ _LATER = {
     "library.jvp_registration": ("register_jvp",),
     "library.vmap_registration": ("register_vmap",),
 }
-"""The modules that are imported when they, or one of these names of theirs, are first used."""
+"""Lazily imported modules, and their public names: either triggers the import on first use."""
 _MODULE_OF_NAME = {name: module for module, names in _LATER.items() for name in names}
 
 
@@ -377,7 +377,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"opdispatch.{_MODULE_OF_NAME[name]}"), name)
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # the next access bypasses __getattr__
     return value
 
 

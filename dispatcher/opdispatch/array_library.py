@@ -6,8 +6,8 @@
     ops.array.add(x, y)
     ops.array.linalg_svd(x)
 
-To import it is to load it: once in a process, or into interpreters with
-``opdispatch load opdispatch.array_library``.
+Importing the module registers the library in this process. To load it into a service's
+interpreters, use ``opdispatch load opdispatch.array_library``.
 """
 
 from __future__ import annotations

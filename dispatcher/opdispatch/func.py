@@ -1,4 +1,4 @@
-"""Function transforms, under the names of ``torch.func``.
+"""Function transforms, under the names of ``torch.func``: vmap, grad and so on.
 
 from opdispatch import func
 

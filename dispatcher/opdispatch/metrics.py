@@ -7,7 +7,7 @@
     def kernel(x):
         HITS.inc(cache="weights")
 
-They are numbers of this process. An interpreter sends them with its heartbeats, and the daemon
+Metrics are per process. An interpreter sends its metrics with its heartbeats, and the daemon
 exports them at ``/metrics``; in any other process, ``read`` returns them.
 """
 
@@ -23,7 +23,7 @@ from opdispatch.errors import ArgumentError
 
 MOST_METRICS: Final = 256
 MOST_SERIES: Final = 128
-"""How many combinations of labels one metric has; further ones are counted as ``OTHER``."""
+"""The maximum number of label combinations per metric; further ones are counted as ``OTHER``."""
 
 OTHER: Final = "other"
 
@@ -49,7 +49,7 @@ class Reading(NamedTuple):
 
 
 class _Metric:
-    """A number for each combination of labels. Any thread may change it; ``_lock`` guards it."""
+    """A value for each combination of label values. Thread-safe; ``_lock`` guards the values."""
 
     is_counter = False
 
@@ -87,7 +87,7 @@ class Counter(_Metric):
     is_counter = True
 
     def inc(self, amount: float = 1, /, **labels: object) -> None:
-        """Add to the counter. Raises ArgumentError for a negative amount, and for other labels."""
+        """Add to the counter. Raises ArgumentError for a negative amount or undeclared labels."""
         if amount < 0:
             raise ArgumentError(f"{self.name} cannot shrink by {-amount}: it is a counter")
         self._change(amount, labels)
@@ -97,11 +97,14 @@ class Gauge(_Metric):
     """A number that goes up and down, such as the number of entries in a cache."""
 
     def set(self, value: float, /, **labels: object) -> None:
-        """Set the value. Raises ArgumentError for other labels."""
+        """Set the value. Raises ArgumentError if ``labels`` are not those declared."""
         self._change(value, labels, to=True)
 
     def inc(self, amount: float = 1, /, **labels: object) -> None:
-        """Add to the value; a negative amount subtracts. Raises ArgumentError for other labels."""
+        """Add to the value; a negative amount subtracts.
+
+        Raises ArgumentError if ``labels`` are not those declared.
+        """
         self._change(amount, labels)
 
 
@@ -114,8 +117,8 @@ _metrics: dict[str, Counter | Gauge] = {}
 def counter(name: str, documentation: str, labels: Sequence[str] = ()) -> Counter:
     """Return the counter of that name, created on first use.
 
-    ``/metrics`` has it as ``opdispatch_library_NAME_total``. Raises ArgumentError for an invalid
-    name or label, and if another metric has that name.
+    ``/metrics`` exports it as ``opdispatch_library_NAME_total``. Raises ArgumentError for an
+    invalid name or label, and if a different metric has that name.
     """
     return _find(Counter, name, documentation, labels)
 
@@ -123,25 +126,25 @@ def counter(name: str, documentation: str, labels: Sequence[str] = ()) -> Counte
 def gauge(name: str, documentation: str, labels: Sequence[str] = ()) -> Gauge:
     """Return the gauge of that name, created on first use.
 
-    ``/metrics`` has it as ``opdispatch_library_NAME``. Raises the errors of ``counter``.
+    ``/metrics`` exports it as ``opdispatch_library_NAME``. Raises the errors of ``counter``.
     """
     return _find(Gauge, name, documentation, labels)
 
 
 def read() -> list[Reading]:
-    """Return all metrics of this process, in order of name."""
+    """Return all metrics of this process, sorted by name."""
     with _lock:
         found = sorted(_metrics.items())
     return [metric.read() for _, metric in found]
 
 
 def is_metric_name(name: str) -> bool:
-    """Return whether a metric, or a label, can have this name."""
+    """Return whether ``name`` is valid for a metric or a label."""
     return _NAME.fullmatch(name) is not None and not name.endswith(_SUFFIXES)
 
 
 def _cut(text: object) -> str:
-    """Return a text that can be sent, without lone surrogates and truncated."""
+    """Convert to a string that can be sent: truncated, and without lone surrogates."""
     return str(text)[:LABEL_LIMIT].encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""The library ``random``: random numbers as operators.
+"""The library ``random``: operators that generate random numbers.
 
     import opdispatch.random_library
     from opdispatch import Generator, ops
@@ -7,8 +7,8 @@
     ops.random.randn([2, 3], generator=generator)
     ops.random.dropout(x, 0.1, generator=generator)
 
-To import it is to load it: once in a process, or into interpreters with
-``opdispatch load opdispatch.random_library``.
+Importing the module registers the library in this process. To load it into a service's
+interpreters, use ``opdispatch load opdispatch.random_library``.
 """
 
 from __future__ import annotations

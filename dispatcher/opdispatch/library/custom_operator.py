@@ -70,8 +70,8 @@ def custom_op(
 
     Without ``fn`` it returns a decorator. The schema is that of ``infer_schema``, or ``schema``,
     such as ``"(Tensor x, float by) -> Tensor"``; ``mutates_args`` names the arguments that it
-    writes to. With the tag "inplace" or "out", it returns these. The kernel is for
-    ``device_types``, such as ``"cpu"``; by default for all devices with data: for those without,
+    mutates. With the tag "inplace" or "out", it returns those arguments. The kernel is for
+    ``device_types``, such as ``"cpu"``; by default, for all devices except meta, for which
     ``register_fake`` declares the results. An earlier definition of the same name is replaced.
     Returns a CustomOpDef, which is called like the operator. Raises SchemaError,
     DuplicateDefinitionError if another library has defined it, and the errors of
@@ -170,10 +170,10 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     ) -> Any:
         """Register a kernel for device types; None means every type without a kernel of its own.
 
-        Without ``fn`` it returns a decorator. The kernel covers an earlier one. Its results must
-        not share memory with an argument, unless the schema says so; otherwise calls raise
-        ReturnError. A call without tensors is for the device given by the argument ``device``.
-        Raises SchemaError if an operator without tensors has no such argument, and
+        Without ``fn`` it returns a decorator. The kernel overrides an earlier one. Its results must
+        not share memory with an argument unless the schema declares it; otherwise, calls raise
+        ReturnError. A call without tensors is dispatched by the argument ``device``. Raises
+        SchemaError if an operator without tensor arguments has no argument ``device``, and
         DispatchKeyError.
         """
         types: Sequence[str | None] = (
@@ -196,11 +196,10 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         return decorate if fn is None else decorate(fn)
 
     def register_fake(self, fn: F, /) -> F:
-        """Register its results for tensors without data: see ``register_fake``.
+        """Register the operator's fake kernel: see ``register_fake``.
 
-        It replaces an earlier registration; a kernel for ``"meta"`` takes precedence over both.
-        Warns if the operator's tag says that it returns what it writes to, which determines the
-        results.
+        It replaces an earlier one; a kernel for ``"meta"`` takes precedence over both. Warns if the
+        operator has the tag "inplace" or "out", which already determines the results.
         """
         if tag := next((tag for tag in RETURNS_WRITTEN if tag in self._tags), ""):
             warnings.warn(
@@ -231,7 +230,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         *,
         setup_context: Callable[..., Any] | None = None,
     ) -> None:
-        """Register its derivative: see ``register_autograd``."""
+        """Register the operator's derivative: see ``register_autograd``."""
         self._library.register_autograd(self._name, backward, setup_context=setup_context)
 
     @typing.overload
@@ -249,7 +248,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         *,
         setup_context: Callable[..., Any] | None = None,
     ) -> Any:
-        """Register its forward-mode derivative, also as a decorator: see ``register_jvp``."""
+        """Register the forward-mode derivative, also as a decorator: see ``register_jvp``."""
         if jvp is None:
             return register_jvp(self._name, setup_context=setup_context, lib=self._library)
         return register_jvp(self._name, jvp, setup_context=setup_context, lib=self._library)
@@ -259,13 +258,13 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     @typing.overload
     def register_vmap(self, func: Callable[..., Any], /) -> RegistrationHandle: ...
     def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
-        """Register its batching rule, also as a decorator: see ``register_vmap``."""
+        """Register the operator's batching rule, also as a decorator: see ``register_vmap``."""
         if func is None:
             return register_vmap(self._name, lib=self._library)
         return register_vmap(self._name, func, lib=self._library)
 
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
-        """Register the casts of its tensors in autocast: see ``register_autocast``."""
+        """Register the casts that autocast applies to the operator: see ``register_autocast``."""
         register_autocast(self._name, device_type, cast_inputs, lib=self._library)
 
     @typing.overload
@@ -277,9 +276,9 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
     def register_torch_dispatch(
         self, torch_dispatch_class: type, fn: Callable[..., Any] | None = None, /
     ) -> Any:
-        """Register a function that handles it for modes or tensors of a class, also as a decorator.
+        """Register a function that handles the operator for a mode or tensor class.
 
-        See ``register_torch_dispatch``. An earlier function is replaced.
+        Also usable as a decorator: see ``register_torch_dispatch``. Replaces an earlier function.
         """
 
         def decorate(fn: F) -> F:
@@ -347,9 +346,9 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
 
 
 def _trivial_fake(schema: FunctionSchema, tags: Sequence[str]) -> Callable[..., Any] | None:
-    """Return the fake kernel if the schema determines it.
+    """Return a fake kernel if schema and tags determine the results; otherwise, return None.
 
-    It does for an operator that returns nothing, or what it writes to.
+    They do for an operator that returns nothing or the arguments that it mutates.
     """
     if not schema.returns:
         return lambda *args, **kwargs: None

@@ -1,4 +1,4 @@
-"""``register_fake``: an operator's results for tensors without data."""
+"""``register_fake``: the fake kernel of an operator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def register_fake(
     lib: Library | None = None,
     allow_override: bool = True,
 ) -> Any:
-    """Register the kernel of an operator for tensors without data: fake and meta tensors.
+    """Register an operator's fake kernel, which runs for fake and meta tensors.
 
     Use it as ``@register_fake("image::sobel")``, or pass ``func``. The function gets the operator's
     arguments, with tensors on ``meta``, and returns results like the operator's, as tensors on
@@ -67,7 +67,7 @@ def impl_abstract(
     lib: Library | None = None,
     _stacklevel: int = 1,
 ) -> Any:
-    """Warn, and call ``register_fake``, whose name this was in PyTorch before 2.4."""
+    """Warn and call ``register_fake``, under its name in PyTorch before 2.4."""
     warn_deprecated(
         "impl_abstract",
         since="0.1.0",

@@ -96,7 +96,7 @@ def _kind_of(
     tags: str | Sequence[str],
     mutates_args: str | Iterable[str],
 ) -> str:
-    """Return the tag that says what the function returns; "" if there is none."""
+    """Return the tag that determines the returns, "inplace" or "out"; "" if there is none."""
     kinds = [tag for tag in RETURNS_WRITTEN if tag in tags_of(tags)]
     if len(kinds) > 1:
         raise _error(fn, signature, "no operator has the tags 'out' and 'inplace'")

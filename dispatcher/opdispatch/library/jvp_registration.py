@@ -41,18 +41,18 @@ def register_jvp(
 ) -> Any:
     """Register the forward-mode derivative of an operator: its name, a handle or a CustomOpDef.
 
-    ``jvp(ctx, *tangents)`` gets a tangent for each positional argument: zeros for tensors that do
-    not move, None for anything but a tensor of floating-point or complex numbers, a list for a
-    list. It returns the tangent of the result, of the result's shape and dtype, or None for zero;
-    of several results, a tuple. Calls in it are made at the levels below, so it nests with all
-    transforms.
+    ``jvp(ctx, *tangents)`` gets a tangent for each positional argument: zeros for tensors without
+    one, None for anything but a floating-point or complex tensor, and a list for a list of tensors.
+    It returns the tangent of the result, with its shape and dtype, or None for zero; for several
+    results, a tuple. Operator calls in it run at the levels below, so it nests with all transforms.
 
-    ``setup_context(ctx, inputs, output)`` keeps what it needs, as that of ``register_autograd``,
-    and may be the same function: ``ctx.save_for_forward`` or ``save_for_backward``, attributes, and
-    ``ctx.set_materialize_grads(False)`` for None in the place of zeros. Without ``jvp`` it is a
-    decorator. It is undone with ``lib``; without one, it stays. Raises OperatorNotFoundError, and
-    RegistrationError for an operator that writes, gives views, or has keyword-only tensors. The
-    functions are those of ``torch.autograd.Function``.
+    ``setup_context(ctx, inputs, output)`` saves values for ``jvp`` with ``ctx.save_for_forward`` or
+    ``save_for_backward``, or as attributes of ``ctx``; it may be the same function as that of
+    ``register_autograd``. After ``ctx.set_materialize_grads(False)``, ``jvp`` gets None instead of
+    zeros. Without ``jvp``, returns a decorator. The registration is undone with ``lib``; without
+    one, it is permanent. Raises OperatorNotFoundError, and RegistrationError for an operator that
+    mutates arguments, returns views, or has keyword-only tensors. Both functions have the
+    signatures of those of ``torch.autograd.Function``.
     """
     if jvp is None:
 

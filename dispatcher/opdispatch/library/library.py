@@ -53,7 +53,7 @@ def default_dispatcher() -> Dispatcher:
 
 
 class Library:
-    """Registers operators and kernels, and undoes all of it when closed.
+    """Registers operators and kernels, and undoes all registrations when closed.
 
     ``kind`` is "DEF" for the one library that owns the namespace ``ns``, "FRAGMENT" for one that
     adds operators to it, "IMPL" for one that only adds kernels. ``dispatch_key``, which only a
@@ -214,7 +214,7 @@ class Library:
     def register_torch_dispatch(
         self, op_name: str | OperatorHandle, torch_dispatch_class: type, func: Callable[..., Any]
     ) -> RegistrationHandle:
-        """Register how a mode handles an operator: see ``opdispatch.register_torch_dispatch``."""
+        """Register a mode's handler of an operator: see ``opdispatch.register_torch_dispatch``."""
         self._check_open()
         check_rule(torch_dispatch_class, func)
         registration = Registration(
@@ -231,7 +231,7 @@ class Library:
     def register_fake(
         self, op_name: str | OperatorHandle, fn: Callable[..., Any], *, allow_override: bool = True
     ) -> RegistrationHandle:
-        """Register an operator's results for tensors without data.
+        """Register an operator's fake kernel.
 
         See ``opdispatch.register_fake``. Raises RegistrationError for an operator that is not
         defined, or has a kernel for CompositeImplicitAutograd, which runs on any tensors.
@@ -263,7 +263,7 @@ class Library:
 
     @property
     def handles(self) -> Sequence[RegistrationHandle]:
-        """The handles of its registrations, in order."""
+        """The handles of the library's registrations, in the order of registration."""
         return tuple(self._handles)
 
     def close(self) -> None:
@@ -280,11 +280,12 @@ class Library:
     def on_unload(self, fn: Callable[[], Any]) -> Callable[[], Any]:
         """Call ``fn()`` once when the library is unloaded: to close files, or to release a device.
 
-        In process, that is when it is closed. In a service it is when the library has been unloaded
-        or replaced by a new version, and its last call has ended; and when the interpreter stops in
-        order, but not when it dies. There it has a limited time, in a thread of its own. Its errors
-        are logged. Several functions are called in reverse order. Returns ``fn``, so that it can be
-        a decorator. Raises RegistrationError if the library is gone.
+        In process, ``fn`` runs when the library is closed. In a service, it runs after the library
+        was unloaded or replaced by a new version and its last call has ended, and when the
+        interpreter shuts down normally, but not when it crashes. A service runs it in a separate
+        thread, for a limited time. Errors are logged. Several functions run in reverse order of
+        registration. Returns ``fn``, so it works as a decorator. Raises RegistrationError if the
+        library is closed.
         """
         self._check_open()
         if not self._unload_hooks.add(fn):
@@ -292,13 +293,13 @@ class Library:
         return fn
 
     def warmup(self, op_name: str | OperatorHandle, /, *args: Any, **kwargs: Any) -> None:
-        """Call an operator before the library serves: to compile a kernel, or to fill a cache.
+        """Call an operator before the library serves calls: to compile a kernel or fill a cache.
 
-        ``op_name`` is a name in the library's namespace, or an operator. In process, the call is
-        made now. In a service it is made when the module has been imported, in each interpreter
-        that loads the library, with the registrations that are about to be published; its error
-        fails the load, and then nothing has changed. The result is discarded. Raises
-        RegistrationError if the library is gone, and OperatorNotFoundError.
+        ``op_name`` is a name in the library's namespace, or an operator. In process, the call runs
+        immediately. In a service, it runs after the module has been imported, in each interpreter
+        that loads the library, using the registrations about to be published; an error makes the
+        load fail without any change. The result is discarded. Raises RegistrationError if the
+        library is closed, and OperatorNotFoundError.
         """
         self._check_open()
         name = self._qualify(op_name)
@@ -336,10 +337,7 @@ class Library:
         return handle
 
     def _choose_key(self, dispatch_key: str | DispatchKey) -> DispatchKey:
-        """Return the key of a kernel: the one given, or else the library's.
-
-        They must not differ.
-        """
+        """Return the given key, by default the library's; raise DispatchKeyError if they differ."""
         key = key_of(dispatch_key)
         if key and self.dispatch_key and key is not self.dispatch_key:
             raise DispatchKeyError(

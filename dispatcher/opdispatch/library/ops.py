@@ -1,4 +1,4 @@
-"""``ops.namespace.name(...)``: operators by attribute, as ``torch.ops`` has them.
+"""``ops.namespace.name(...)``: operators as attributes, like ``torch.ops``.
 
 Note [What attributes remember]
     Namespaces cache their packets as attributes, and packets the overloads that were accessed. A

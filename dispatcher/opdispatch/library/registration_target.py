@@ -33,7 +33,7 @@ class OperatorDefinition(ABC):
 
     @abstractmethod
     def register_fake(self, fn: Any, /) -> Any:
-        """Register a kernel for tensors without data."""
+        """Register a fake kernel."""
 
     @abstractmethod
     def register_torch_dispatch(self, *args: Any) -> Any:
@@ -63,8 +63,8 @@ def name_of(op: OperatorLike) -> str:
 def definition_for(op: OperatorLike, lib: Library | None) -> OperatorDefinition | None:
     """Return the definition by ``custom_op``, whose methods replace earlier registrations.
 
-    None for other operators, and if a library is given, with which the registration is to be
-    undone.
+    Return None for other operators, and if ``lib`` is given, since ``lib`` then owns the
+    registration.
     """
     if lib is not None:
         return None

@@ -1,4 +1,4 @@
-"""Checks of results of ``custom_op``: new memory, or exactly the arguments that it writes to.
+"""Checks that results of ``custom_op`` are new memory, or exactly the mutated arguments.
 
 Mirrors the checks of ``backend_impl`` in ``torch/_library/custom_ops.py``.
 """

@@ -71,7 +71,7 @@ def collected_unload_hooks() -> Iterator[list[UnloadHooks]]:
 def run_unload_hooks(hooks: Sequence[UnloadHooks], seconds: float) -> bool:
     """Call the functions of several libraries; return whether they ended within ``seconds``.
 
-    One that takes longer continues in its thread, and those after it are called when it ends.
+    A function that takes longer continues in its thread, and the remaining ones run after it.
     """
     if not any(hooks):
         for each in hooks:

@@ -1,4 +1,4 @@
-"""Calls that a library requests before it serves."""
+"""Warmup calls, which a library requests before it serves calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _collected = ContextVar("opdispatch_collected_warmup_calls", default=None)
 
 
 def run_or_collect(call: WarmupCall) -> None:
-    """Make a call now, or add it to those that this task collects."""
+    """Make a warmup call now or, within ``collected_warmup_calls``, add it to that list."""
     collected = _collected.get()
     if collected is None:
         call.run()
@@ -36,7 +36,7 @@ def run_or_collect(call: WarmupCall) -> None:
 
 @contextmanager
 def collected_warmup_calls() -> Iterator[list[WarmupCall]]:
-    """Collect the calls that libraries request in the block, in this task."""
+    """Collect the warmup calls that libraries request in the block, in this task."""
     collected: list[WarmupCall] = []
     token = _collected.set(collected)
     try:

@@ -20,8 +20,8 @@ class CallObserver(Protocol):
     def begin_call(self, op: Operator, stack: Sequence[Any]) -> CallObserver | None:
         """Begin a call with the arguments on ``stack``, which must not be kept or changed.
 
-        Returns the observer of its end and of its kernel's calls. None: this observer stays in
-        place, and ``end`` is not called. Redispatches are not observed.
+        Returns the observer of the call's end and of its kernel's calls, or None to keep this
+        observer in place; then ``end`` is not called. Redispatches are not observed.
         """
 
     def begin_range(self, name: str, kind: str, inputs: Sequence[Any] = ()) -> CallObserver:

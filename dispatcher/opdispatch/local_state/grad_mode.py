@@ -35,7 +35,7 @@ _STATES = {
     for inference_mode in (False, True)
 }
 NOT_RECORDING = (_STATES[False, False], _STATES[False, True])
-"""States with gradients disabled, keyed by ``inference_mode``; faster than ``no_grad`` on hot
+"""States with gradients disabled, indexed by ``inference_mode``; faster than ``no_grad`` on hot
 paths."""
 RECORDING = _STATES[True, False]
 """The state of a new task."""

@@ -1,12 +1,12 @@
-"""``TorchDispatchMode``: Python code that sees every call of an operator in a block.
+"""``TorchDispatchMode``: intercepts every operator call in a block.
 
 Mirrors ``torch/utils/_python_dispatch.py`` and ``c10/core/impl/TorchDispatchModeTLS.h``. A task has
 a stack of modes. While it is not empty, the keys Python and PythonTLSSnapshot are in the local
-included set, so that every call arrives at the fallback of Python, which asks the topmost mode. A
-task without a mode is in the default local state, and its calls cost what they cost.
+included set, so that every call reaches the fallback of Python, which calls the topmost mode. A
+task without modes is in the default local state, and its calls have no overhead.
 
-A mode of the key PreDispatch has a stack of its own, and sees calls before any other key does:
-as they were made, before Autograd, and before composite kernels call others.
+Modes for the key PreDispatch have a stack of their own. They see calls before all other keys:
+before Autograd, and before composite kernels are decomposed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _NONE = DispatchKeySet()
 class _Entered(NamedTuple):
     mode: TorchDispatchMode
     guard: ForceDispatchKeyGuard
-    """Restores the local sets that were there before."""
+    """The guard that restores the previous local sets."""
 
 
 class _Stack:
-    """The modes of a task that a key asks; the topmost is the last."""
+    """The stack of a task's modes for one key; the topmost is the last."""
 
     def __init__(self, name: str, keys: DispatchKeySet, off_in_handlers: DispatchKeySet) -> None:
         self._entered: ContextVar[tuple[_Entered, ...]] = ContextVar(name, default=())
         self.keys = keys
-        """Keys that are included while there is a mode."""
+        """The keys included while the stack is not empty."""
         self._off = off_in_handlers
 
     def modes(self) -> tuple[TorchDispatchMode, ...]:
@@ -64,7 +64,7 @@ class _Stack:
 
     @contextmanager
     def without_top(self) -> Iterator[TorchDispatchMode]:
-        """Take the topmost mode off in the block, and yield it; the one below is topmost."""
+        """Remove the topmost mode from the stack in the block, and yield it."""
         *below, top = self._entered.get()
         included, excluded = local_dispatch_key_set()
         if not below:
@@ -96,15 +96,15 @@ _STACKS = {
 
 
 class TorchDispatchMode:
-    """A base for classes of modes: calls in ``with mode:`` are handed to ``__torch_dispatch__``.
+    """The base class of modes: calls in ``with mode:`` are passed to ``__torch_dispatch__``.
 
-    The innermost mode is asked first, and what it calls goes to the next one; none sees its own
-    calls. Modes come before classes of tensors that handle operators themselves. Each thread and
-    task has its own stack; a new task begins with that of its creator. A mode may be entered
-    several times, and in several tasks.
+    The innermost mode is called first, and operator calls in its handler go to the next one, so a
+    mode does not see its own calls. Modes take precedence over tensor subclasses with a
+    ``__torch_dispatch__``. Each thread and task has its own stack; a new task inherits its
+    creator's. A mode may be entered several times, and in several tasks.
 
-    With the key PreDispatch, a mode sees calls before any other key. Raises ArgumentError for
-    another key.
+    With ``_dispatch_key`` PreDispatch, a mode sees calls before all other keys. Raises
+    ArgumentError for any other key.
     """
 
     _dispatch_key: DispatchKey | None = None
@@ -123,13 +123,12 @@ class TorchDispatchMode:
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Return what the call of ``func`` is to return; to be defined by each class of modes.
+        """Handle a call of ``func``, and return its result. Subclasses must override this.
 
-        ``func`` is the operator, an ``OperatorHandle``: handlers may annotate it as one.
-        ``types`` are the classes among the arguments that handle operators themselves. Trailing
-        arguments that have their default are left out. Below the key Python, gradients are
-        recorded already, so that calls from here record none. NotImplemented leaves it to
-        the classes of tensors.
+        ``func`` is the operator, and may be annotated as an ``OperatorHandle``. ``types`` are the
+        classes of the arguments that define ``__torch_dispatch__``. Trailing arguments equal to
+        their defaults are omitted. Autograd has already recorded the call, so calls made here
+        record no gradients. Return NotImplemented to pass the call on to the tensor subclasses.
         """
         raise NotImplementedError(f"{type(self).__qualname__} does not define __torch_dispatch__")
 
@@ -158,10 +157,9 @@ class TorchDispatchMode:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Call ``func`` from ``__torch_dispatch__``, with this mode on for calls made by its
-        kernel.
+        """Call ``func`` from ``__torch_dispatch__``, with this mode active for its kernel's calls.
 
-        Where another mode or a class of tensors is asked next, it is an ordinary call.
+        If another mode or a tensor subclass handles the call next, this is an ordinary call.
         """
         if types or dispatch_modes(self._dispatch_key or _K.Python):
             return func(*args, **kwargs)
@@ -176,22 +174,19 @@ class TorchDispatchMode:
 
 
 def dispatch_modes(key: DispatchKey = _K.Python) -> tuple[TorchDispatchMode, ...]:
-    """Return the modes of this task at the key Python or PreDispatch.
-
-    The first to be called is last.
-    """
+    """Return this task's modes for the key Python or PreDispatch; the last one is called first."""
     return _STACKS[key].modes()
 
 
 @contextmanager
 def top_mode_off(key: DispatchKey) -> Iterator[TorchDispatchMode]:
-    """Take the topmost mode at ``key`` off in the block, and yield it."""
+    """Remove the topmost mode for ``key`` from the stack in the block, and yield it."""
     with _STACKS[key].without_top() as mode:
         yield mode
 
 
 def keys_of_modes() -> DispatchKeySet:
-    """Return the keys included by this task's modes: of no use in another process."""
+    """Return the keys that this task's modes include; they must not be sent to other processes."""
     keys = _NONE
     for stack in _STACKS.values():
         if stack.modes():
@@ -200,9 +195,9 @@ def keys_of_modes() -> DispatchKeySet:
 
 
 def keys_outside_modes() -> tuple[DispatchKeySet, DispatchKeySet]:
-    """Return the included and excluded keys; in a mode's handler, those when the first was asked.
+    """Return the included and excluded keys; in a mode's handler, those before the first handler.
 
-    For a call made anew in another process: handlers have every key above Python switched off,
-    because those have been visited here.
+    They apply to a call dispatched anew in another process. In a handler, all keys above Python are
+    excluded, because the call has already visited them here.
     """
     return _OUTSIDE.get() or local_dispatch_key_set()

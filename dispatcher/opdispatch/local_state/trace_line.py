@@ -13,8 +13,8 @@ from typing import NamedTuple
 class TraceLine:
     """One kernel visited.
 
-    ``depth`` counts the calls it is nested in; ``kind`` is "call", "redispatch", "callBoxed" or
-    "redispatchBoxed"; ``kernel`` says where it was registered and ``reason`` why it has the slot.
+    ``depth`` is the number of enclosing calls; ``kind`` is "call", "redispatch", "callBoxed" or
+    "redispatchBoxed"; ``kernel`` is where it was registered, and ``reason`` why it was selected.
     """
 
     depth: int
@@ -29,9 +29,9 @@ class TraceLine:
 
 
 class TraceSink(NamedTuple):
-    """Where the lines of a task go, and how deep the call that is running now is nested.
+    """The destination of a task's trace lines, and the nesting depth of the running call.
 
-    ``takes_remote`` is whether lines of other processes are wanted.
+    ``takes_remote`` says whether to include trace lines of other processes.
     """
 
     emit: Callable[[TraceLine], None]

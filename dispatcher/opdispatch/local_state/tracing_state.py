@@ -1,11 +1,11 @@
-"""Traces under way in a task, and the calls that they record.
+"""The active traces of a task, which record its operator calls.
 
 Mirrors ``torch/csrc/jit/frontend/tracer.h``: while a task has a trace, the key Tracer is in its
-local included set, and the kernel there tells the trace of each call. While an operator runs, no
-trace is under way: what its kernels call, and what they read of tensors, is its own business.
+local included set, and the kernel for that key records each call. Tracing is suspended while an
+operator runs, so calls made by its kernels, and elements they read, are not recorded.
 
-Traces nest, and each records every call. A new task begins with the traces of its creator, as
-with modes; a trace that has ended records nothing more, even in a task that still has it.
+Traces nest, and each one records every call. A new task inherits its creator's traces, as with
+modes. A trace that has ended records nothing more, even in a task that still holds it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _TRACER = DispatchKeySet.of(DispatchKey.Tracer)
 
 
 class TracerWarning(UserWarning):
-    """A trace may be wrong for other inputs: something became a constant of the graph.
+    """Warns that a value became a constant of the graph, which may be wrong for other inputs.
 
     As ``torch.jit.TracerWarning``.
     """
 
 
 class Recorder(Protocol):
-    """Recorder of calls: a trace."""
+    """A trace, which records calls."""
 
     pre_dispatch: bool
     """Whether it records calls before any other key, and not at the key Tracer."""
@@ -54,30 +54,33 @@ class Recorder(Protocol):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Finish:
-        """Begin a call; without a handle, of an operator that this process may not know."""
+        """Record the start of a call; return a function to call with its result.
+
+        ``handle`` is None if the operator may not be defined in this process.
+        """
 
     def knows(self, value: object) -> bool:
-        """Return whether it is a tensor that the graph has: an input, or a call's result."""
+        """Return whether ``value`` is a tensor of the graph: an input, or the result of a call."""
 
 
 _TRACES: ContextVar[tuple[Recorder, ...]] = ContextVar("opdispatch_traces", default=())
 
 
 traces: Callable[[], tuple[Recorder, ...]] = _TRACES.get
-"""Return the traces of this task, outermost first; ended ones may be among them.
+"""Return the traces of this task, outermost first; may include traces that have ended.
 
-No function of Python's: each remote call asks.
+Not a Python function, for speed: each remote call reads the traces.
 """
 
 
 def keys_of_traces() -> DispatchKeySet:
-    """Return the keys included by this task's traces: of no use in another process."""
+    """Return the keys that this task's traces include; they must not be sent to other processes."""
     return _TRACER if _TRACES.get() else DispatchKeySet()
 
 
 @contextmanager
 def tracing(recorder: Recorder) -> Iterator[None]:
-    """Record the calls of the block by ``recorder``."""
+    """Record the calls of the block with ``recorder``."""
     included, excluded = local_dispatch_key_set()
     if not recorder.pre_dispatch:
         included |= _TRACER
@@ -91,7 +94,7 @@ def tracing(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def without(recorder: Recorder) -> Iterator[None]:
-    """Stop recording calls by ``recorder`` in the block; other traces of the task go on."""
+    """Stop recording with ``recorder`` in the block; other traces of the task continue."""
     token = _TRACES.set(tuple(each for each in _TRACES.get() if each is not recorder))
     try:
         yield
@@ -101,7 +104,7 @@ def without(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def not_tracing() -> Iterator[None]:
-    """Stop all traces in the block."""
+    """Suspend all traces of the task in the block."""
     included, excluded = local_dispatch_key_set()
     token = _TRACES.set(())
     try:
@@ -114,7 +117,7 @@ def not_tracing() -> Iterator[None]:
 def record_call(
     operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], T]
 ) -> T:
-    """Make a call that goes through no dispatcher of this process, and tell the traces."""
+    """Make a call that bypasses this process's dispatcher, and record it in the traces."""
     finish = _begin_call(operator, args, kwargs)
     with not_tracing():
         result = call()
@@ -126,9 +129,9 @@ def record_call(
 def record_awaited(
     operator: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Callable[[], Awaitable[T]]
 ) -> Coroutine[Any, Any, T]:
-    """Record an awaitable call like ``record_call``: it is in the graph when its result is there.
+    """Make and record an awaitable call, like ``record_call``.
 
-    Its arguments are what they are now.
+    The arguments are recorded now; the call is added to the graph when its result is available.
     """
     finish = _begin_call(operator, args, kwargs)
 
@@ -150,20 +153,20 @@ def _begin_call(
 
 
 def is_traced(value: object) -> bool:
-    """Return whether it is a tensor that a trace of this task has as an input or a result."""
+    """Return whether ``value`` is an input or a result in a trace of this task."""
     found = _TRACES.get()
     return bool(found) and any(not each.is_over and each.knows(value) for each in found)
 
 
 def is_tracing() -> bool:
-    """Return whether a trace is under way in this task."""
+    """Return whether a trace is active in this task."""
     return any(not each.is_over for each in _TRACES.get())
 
 
 def note_reading(value: Any, what: str) -> None:
-    """Warn if ``value`` is a tensor of a graph, since Python is about to see what is in it.
+    """Warn if ``value`` is a tensor of a graph whose elements Python code is about to read.
 
-    ``what`` says how: ``"bool() of a tensor"``.
+    ``what`` describes the access, such as ``"bool() of a tensor"``.
     """
     if is_traced(value):
         warn_of_trace(
