@@ -31,7 +31,7 @@ LANES: tuple[dict[str, Any], ...] = (
     {"lane": "stream", "direct": False},
     {"lane": "grpc", "direct": False},
 )
-CALLS = 4_000
+CALLS = 10_000
 THREADS = 4
 
 BANK = """\
