@@ -59,7 +59,7 @@ class CupyBackend(ArrayBackend):
         self._pinned: dict[int, PinnedCopies | None] = {}
 
     def owns(self, cls: type) -> bool:
-        """Return whether it is a class of CuPy, by its name: CuPy need not be installed."""
+        """Return whether ``cls`` is a CuPy array class, judged by name so as not to import CuPy."""
         return any(
             each.__module__.partition(".")[0] == "cupy" and each.__name__ == "ndarray"
             for each in cls.__mro__
@@ -71,7 +71,7 @@ class CupyBackend(ArrayBackend):
 
     def device_count(self) -> int:
         """Return the number of GPUs that CuPy can use; 0 without CuPy, a driver or a GPU."""
-        # Importing CuPy takes long.
+        # Importing CuPy is slow.
         if not has_driver() or importlib.util.find_spec("cupy") is None:
             return 0
         try:
@@ -155,7 +155,7 @@ class CupyBackend(ArrayBackend):
                 target[...] = contents
 
     def device_id(self, device: str) -> bytes:
-        """Return ``device_id_of``, cached: it takes a while and does not change."""
+        """Return ``device_id_of``, cached since it is slow and never changes."""
         number = split_device(device)[1]
         if number is None:
             return b""
@@ -187,7 +187,7 @@ class CupyBackend(ArrayBackend):
         return target
 
     def adopt(self, value: Any) -> Any:
-        """Return a view; the other library's pending work is waited for, by its stream."""
+        """Return a view, ordered after the other library's pending work on its stream."""
         cupy = import_cupy("cuda")
         try:
             return cupy.from_dlpack(value)

@@ -1,10 +1,10 @@
-"""Errors of CuPy and CUDA as errors of ours; and why there is no GPU, in a sentence.
+"""Conversion of CuPy and CUDA errors to opdispatch errors, and why no GPU is usable.
 
 Note [Errors that stick]
-    After some errors nothing works any more in that process: an illegal address, an assertion, an
-    error of the memory or of the GPU itself. CUDA gives the same error for whatever is asked
-    next, until another process begins anew. So where CUDA has refused something, it is asked for
-    something harmless; if it refuses that, too, the GPU is lost for this process.
+    Some errors (an illegal address, a failed assertion, a memory or hardware fault) corrupt the
+    CUDA context: every later call in the process fails with the same error, and only a new
+    process can use the GPU again. After an error that is not known to be of this kind, a harmless
+    call is made; if that fails too, the GPU is lost for this process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def import_cupy(device: str) -> Any:
 
 
 def has_driver() -> bool:
-    """Return whether the system has an NVIDIA driver; nothing is imported."""
+    """Return whether the system has an NVIDIA driver, without importing CuPy."""
     return any(path.exists() for path in _DRIVERS)
 
 

@@ -53,7 +53,7 @@ def share_array(cupy: Any, array: Any, device_id: bytes) -> DeviceMemory:
 def read_shared(cupy: Any, memory: DeviceMemory, target: Any) -> None:
     """Copy what another process shares to an array on the current GPU; complete on return.
 
-    Raises DeviceError for what cannot be, and what CuPy raises.
+    Raises DeviceError if the array cannot be read, and any error of CuPy.
     """
     if len(memory.handle) != HANDLE_BYTES:
         raise DeviceError(
@@ -85,7 +85,7 @@ def allocation_of(address: int) -> tuple[int, int]:
     """Return the start and the size in bytes of the allocation that an address of the current GPU
     is in.
 
-    CuPy does not say it: asked of the driver (cuda.h, cuMemGetAddressRange). Raises DeviceError.
+    Ask the driver (cuMemGetAddressRange), as CuPy has no such function. Raises DeviceError.
     """
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     status = _driver().cuMemGetAddressRange_v2(

@@ -72,10 +72,7 @@ class Layout(ABC):
 
     @abstractmethod
     def elements(self, array: Any) -> Any:
-        """Return the part ``elements_name``, which also tells the device of the whole.
-
-        Copy nothing. Copies nothing.
-        """
+        """Return, without a copy, the part ``elements_name``; its device is that of the whole."""
 
     @abstractmethod
     def parts(self, array: Any) -> tuple[Any, ...]:

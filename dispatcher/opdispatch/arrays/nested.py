@@ -1,4 +1,4 @@
-"""Nested tensors, arrays of different lengths one after the other: key ``NestedTensorCPU``, ...
+"""Nested tensors, concatenated arrays of different lengths: key ``NestedTensorCPU``, ...
 
 Their lengths differ in the first dimension; the others are the same. That is PyTorch's layout
 ``torch.jagged``.
@@ -52,12 +52,12 @@ class NestedArray:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """How many components there are, None, and the dimensions that they have in common."""
+        """The number of components, None, and the trailing dimensions that all share."""
         return NESTED.shape_of((self.values, self.offsets), Facts())
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the values."""
+        """The dtype of the values."""
         dtype: np.dtype[Any] = np.dtype(self.values.dtype)
         return dtype
 
@@ -106,7 +106,7 @@ class Nested(Layout):
     index_parts = frozenset({"offsets"})
 
     def owns(self, cls: type) -> bool:
-        """Return whether it is NestedArray."""
+        """Return whether ``cls`` is NestedArray."""
         return issubclass(cls, NestedArray)
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:

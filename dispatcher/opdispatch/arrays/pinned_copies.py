@@ -1,4 +1,4 @@
-"""Copies of large arrays to a GPU and from it, through a little memory that the GPU reaches itself.
+"""Copies of large arrays to and from a GPU, staged through a small amount of pinned memory.
 
 Note [Pinned memory]
     A GPU reads and writes pinned memory at the speed of the bus, while the host does something
@@ -128,7 +128,7 @@ class _Copier:
         self._pieces = [_Piece(cuda), _Piece(cuda)]
 
     def upload(self, contents: Bytes, address: int, begins: range) -> None:
-        """Return when the host's have been read."""
+        """Copy host to GPU; return once the host's bytes have been read."""
         for number, begin in enumerate(begins):
             part, piece = contents[begin : begin + PIECE_BYTES], self._pieces[number % 2]
             piece.done.synchronize()  # what was in it before is on the GPU
@@ -136,7 +136,7 @@ class _Copier:
             self._start(address + begin, piece.address, part.size, "memcpyHostToDevice", piece)
 
     def download(self, contents: Bytes, address: int, begins: range) -> None:
-        """Return when the host's have been written."""
+        """Copy GPU to host; return once the host's bytes have been written."""
         before: tuple[Bytes, _Piece] | None = None
         for number, begin in enumerate(begins):
             part, piece = contents[begin : begin + PIECE_BYTES], self._pieces[number % 2]

@@ -55,7 +55,7 @@ class QuantizedArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the integers."""
+        """The dtype of ``int_repr``: uint8, int8 or int32."""
         dtype: np.dtype[Any] = np.dtype(self.int_repr.dtype)
         return dtype
 
@@ -72,7 +72,7 @@ class QuantizedArray:
             return xp.astype(steps, np.float32) * np.float32(self.scale)
 
     def unbind(self, axis: int) -> list[QuantizedArray]:
-        """Return the items along an axis: views."""
+        """Return views of the items along an axis."""
         before = (slice(None),) * axis
         return [
             dataclasses.replace(self, int_repr=self.int_repr[(*before, n, ...)])
@@ -94,7 +94,7 @@ class Quantized(Layout):
     fact_names = ("scale", "zero_point")
 
     def owns(self, cls: type) -> bool:
-        """Return whether it is QuantizedArray."""
+        """Return whether ``cls`` is QuantizedArray."""
         return issubclass(cls, QuantizedArray)
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:

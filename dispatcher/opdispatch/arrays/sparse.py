@@ -1,7 +1,7 @@
 """Common parts of the sparse layouts: arrays of SciPy on the host, of CuPy on a GPU.
 
-Both libraries are optional, and imported when an array is made. An array of theirs is known by
-the names of its class.
+Both libraries are optional, and imported when an array is made. Their arrays are recognized by
+class name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SparseLayout(Layout):
         return array.data
 
     def facts(self, array: Any) -> Facts:
-        """Return the shape. Raises ArgumentError if it has become none."""
+        """Return the shape. Raises ArgumentError if it is no longer a valid shape."""
         try:
             return Facts(tuple(map(operator.index, array.shape)))
         except TypeError as error:
@@ -92,7 +92,7 @@ class SparseLayout(Layout):
         """Return the attributes of SciPy's arrays that are arrays, or tuples of them."""
 
     def to_dense(self, array: Any) -> Any:
-        """Return the dense array. Values of one place are added up.
+        """Return the dense array; values at duplicate coordinates are summed.
 
         Raises ArgumentError for a shape that no memory has, and DeviceMemoryError.
         """

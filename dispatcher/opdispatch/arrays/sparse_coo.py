@@ -43,7 +43,7 @@ class SparseCoo(SparseLayout):
     def parts(self, array: Any) -> tuple[Any, ...]:
         """Return the coordinates, copied into one array, and the values.
 
-        Raises ArgumentError for coordinates that have become of different lengths.
+        Raises ArgumentError if the coordinate arrays no longer have equal lengths.
         """
         with self.making("one array of all indices", array):
             if hasattr(array, "coords"):
@@ -107,7 +107,7 @@ class SparseCoo(SparseLayout):
         ]
 
     def from_dense(self, array: Any) -> Any:
-        """Return the elements that are not 0. Raises ArgumentError, DeviceError."""
+        """Return the nonzero elements. Raises ArgumentError and DeviceError."""
         check_values(array, "a tensor that is to be sparse_coo")
         module = sparse_module(array)
         make = getattr(module, "coo_array", None) or module.coo_matrix
@@ -117,7 +117,7 @@ class SparseCoo(SparseLayout):
             return make(array)
 
     def coalesced(self, array: Any) -> Any:
-        """Return an array whose places are distinct and sorted, values of one place added up."""
+        """Return an array with sorted, unique coordinates, summing the values of duplicates."""
         if getattr(array, "has_canonical_format", False):
             return array
         other = array.copy()

@@ -4,7 +4,7 @@ Plain arrays are tensors as they are, with the key of their backend alone: a Num
 NumPy scalar, as a 0-d tensor) has CPU, a CuPy array has CUDA. So are the sparse arrays of SciPy and
 CuPy, with the key of their layout and backend, such as SparseCPU. Other types carry their keys
 themselves, in an int attribute ``key_bits``: ``opdispatch.Tensor``, quantized and nested arrays,
-and types that another room of the project registers.
+and types that other packages of the project register.
 """
 
 from __future__ import annotations

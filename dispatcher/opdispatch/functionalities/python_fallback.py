@@ -98,10 +98,7 @@ def _redispatch_plain(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]
 
 
 def _make_plain(stack: list[Any]) -> list[tuple[Tensor, Tensor]]:
-    """Replace tensors of classes that handle nothing by plain ones; return both of each.
-
-    Both, of each.
-    """
+    """Replace instances of Tensor subclasses with plain tensors; return (given, plain) pairs."""
     pairs = []
     for place, value in enumerate(stack):
         if isinstance(value, list):
