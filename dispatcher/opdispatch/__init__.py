@@ -206,7 +206,7 @@ _lazy_imports.fill_slots(
 )
 
 OpOverload = OperatorHandle
-"""PyTorch's Python name for it."""
+"""PyTorch's Python name for ``OperatorHandle``."""
 
 __all__ = [
     "AmbiguousKernelError",

@@ -1,4 +1,4 @@
-"""A BackendSelect kernel for operators without tensor arguments, which are called for a device.
+"""A BackendSelect kernel for operators without tensor arguments, such as factory functions.
 
 Mirrors ``_register_backend_select_dispatcher`` of ``torch/_library/custom_ops.py``.
 """
@@ -30,9 +30,9 @@ def backend_select(
 ) -> Callable[..., Any]:
     """Return a kernel that redispatches to the device given by the argument ``device``.
 
-    ``find_op`` returns the operator of that schema when it is called, and ``device_types`` are
-    those that have a kernel at that time: for others, it raises NoKernelError. Raises SchemaError
-    if there is no such argument.
+    ``find_op`` returns the operator at the time of a call. ``device_types`` are the types that have
+    a kernel then; the kernel raises NoKernelError for others. Raises SchemaError if the schema has
+    no argument ``device``.
     """
     name = str(schema.name)
     place = next(

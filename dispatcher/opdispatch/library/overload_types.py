@@ -1,7 +1,7 @@
-"""Which overload accepts arguments, as far as their types determine it.
+"""Determines from the types of arguments whether an overload accepts them.
 
-``Dispatcher.resolve_overload`` tries one overload after the other with the arguments themselves.
-Usually the result is the same for all values of the same types, and can be cached.
+``Dispatcher.resolve_overload`` tries the overloads in order with the actual arguments. The result
+usually depends only on their types, and can then be cached.
 """
 
 from __future__ import annotations

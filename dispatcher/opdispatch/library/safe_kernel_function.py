@@ -29,11 +29,11 @@ def get_kernel(
 ) -> SafeKernelFunction:
     """Return the kernel that serves a runtime key of an operator, including fallbacks.
 
-    It stays the same kernel when others cover it, so that a covering kernel may call it. ``op`` is
-    an operator or its name, ``"array::add.Tensor"``. Raises OperatorNotFoundError, DispatchKeyError
-    for an alias key and for anything but a key, NoKernelError if there is no kernel, or the kernel
-    is in another interpreter, AmbiguousKernelError, and ArgumentError for another ``op``. As
-    ``torch.library.get_kernel``.
+    The result keeps referring to that kernel when another one overrides it, so an overriding kernel
+    can call it. ``op`` is an operator or its name, ``"array::add.Tensor"``. Raises
+    OperatorNotFoundError, DispatchKeyError for an alias key or an invalid one, NoKernelError if
+    there is no kernel or it is in another interpreter, AmbiguousKernelError, and ArgumentError for
+    an invalid ``op``. As ``torch.library.get_kernel``.
     """
     if isinstance(op, CustomOpDef):
         op = op.overload
@@ -62,7 +62,7 @@ def get_kernel(
 
 
 class SafeKernelFunction:
-    """A kernel that stays callable, even if covered, until its library is unloaded."""
+    """A kernel that stays callable, even if overridden, until its library is unloaded."""
 
     def __init__(self, op: OperatorHandle, found: Resolution) -> None:
         self._op = op

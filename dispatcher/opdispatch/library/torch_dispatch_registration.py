@@ -1,4 +1,4 @@
-"""``register_torch_dispatch``: how a mode or a class of tensors handles one operator."""
+"""``register_torch_dispatch``: the handler of one operator for a mode or a tensor subclass."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def register_torch_dispatch(
     that of a class of tensors; NotImplemented passes the call on to the next one. Without ``func``
     it returns a decorator. ``op`` is an operator, its name, ``"image::sobel"``, which need not be
     defined yet, or a CustomOpDef. The registration is undone with ``lib``; without one, it is
-    permanent. Raises KernelTypeError for another class, DuplicateDefinitionError if there is one
-    already. As ``torch.library.register_torch_dispatch``.
+    permanent. Raises KernelTypeError for any other class, DuplicateDefinitionError if a function
+    is already registered. As ``torch.library.register_torch_dispatch``.
     """
     if (definition := definition_for(op, lib)) is not None:
         register = definition.register_torch_dispatch

@@ -34,9 +34,9 @@ def register_vmap(
 
     ``func(info, in_dims, *args, **kwargs)`` is called when a tensor is batched. ``info`` has the
     ``batch_size`` and the ``randomness``; ``in_dims`` has the batch dimension of each positional
-    argument: 0, or None if it is not batched or no tensor; for a list of tensors, it is a list. The
+    argument: 0, or None if it is not a batched tensor; for a list of tensors, it is a list. The
     function returns a pair of the batched result and its batch dimension, or of two tuples if the
-    operator has several results. Calls that it makes are outside the batch. Without ``func`` it
+    operator has several results. Its own operator calls are not batched. Without ``func`` it
     returns a decorator. The registration is undone with ``lib``; without one, it is permanent.
     Raises OperatorNotFoundError, KernelTypeError for anything that is not callable, and
     RegistrationError if a keyword-only argument is a tensor. As ``torch.library.register_vmap``.

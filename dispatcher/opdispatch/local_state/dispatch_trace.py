@@ -1,4 +1,4 @@
-"""Which kernels a call visits: ``with capture_dispatch_trace() as lines: ...``."""
+"""Traces the kernels that calls visit: ``with capture_dispatch_trace() as lines: ...``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dispatch keys that a task adds to, or takes from, every call it makes.
+"""Dispatch keys that a task adds to, or removes from, every call it makes.
 
 Mirrors ``c10/core/impl/LocalDispatchKeySet.h``. PyTorch keeps the two sets per thread; here
 they are a context variable, so that each thread and each asyncio task has its own. The trace
@@ -6,7 +6,7 @@ sink and the observer of the task live in the same variable: the hot path of a c
 variable to find that the state is the default.
 
 Note [Nothing is switched on]
-    It need not even read that variable while all tasks are in the default state, which is the usual
+    It does not even read that variable while all tasks are in the default state, which is the usual
     case. ``SWITCHED_ON`` has the id of every living LocalState except the default one. A task in
     another state keeps that state alive, if only through a copy of its context. So while the set is
     empty, every task is in the default state.
@@ -121,7 +121,7 @@ def tls_set_dispatch_key_excluded(key: DispatchKey | str, desired_state: bool) -
 
 
 def with_excluded(state: LocalState, bits: int) -> LocalState:
-    """Return a state with that word as its excluded set."""
+    """Return a copy of ``state`` whose excluded set has the bits ``bits``."""
     if bits == state.excluded:
         return state
     return _canonical(LocalState(state.included, bits, state.trace, state.observer))
