@@ -44,8 +44,8 @@ def register_fake(
     arguments, with tensors on ``meta``, and returns results like the operator's, as tensors on
     ``meta``: ``array_api.empty_like(x)``, ``Tensor(MetaArray(shape, dtype))``. Results for fake
     tensors report the device of the arguments. The registration is undone with ``lib``; without
-    one, it is permanent. It covers an existing kernel for Meta; with ``allow_override=False`` that
-    raises DuplicateDefinitionError. Raises RegistrationError, also for an operator that is not
+    one, it is permanent. It overrides an existing kernel for Meta; with ``allow_override=False``,
+    that raises DuplicateDefinitionError. Raises RegistrationError, also for an operator that is not
     defined or is CompositeImplicitAutograd. ``op`` may be a CustomOpDef, whose ``register_fake`` is
     then called. As ``torch.library.register_fake``.
     """

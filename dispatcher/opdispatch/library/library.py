@@ -144,8 +144,8 @@ class Library:
         operator's arguments, or is ``fallthrough_kernel``, or a KernelFunction; with
         ``with_keyset``, the dispatch key set of the call comes first. The default key is the
         library's, or CompositeImplicitAutograd; a key other than the library's raises
-        DispatchKeyError. An earlier kernel for the same key is covered until the returned handle is
-        closed; with ``allow_override=False`` it raises DuplicateDefinitionError.
+        DispatchKeyError. The kernel overrides an earlier one for the same key until the returned
+        handle is closed; with ``allow_override=False``, it raises DuplicateDefinitionError.
         """
         self._check_open()
         name = self._qualify(op_name)

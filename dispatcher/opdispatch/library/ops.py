@@ -3,15 +3,15 @@
 Note [What attributes remember]
     Namespaces cache their packets as attributes, and packets the overloads that were accessed. A
     packet also caches its only overload or, of several, the one that is selected for arguments of
-    certain types whatever their values are: no overload that is tried before it could accept them,
-    and it accepts all of them, or no later overload could. So a call by name costs little more than
-    a call of a handle. A packet that a namespace makes for an operator with one overload has its
-    call compiled for that overload's schema; for one with several, for the overload that is tried
-    first, if types can show that it accepts the arguments. Both clear their caches as soon as an
-    overload of that name is defined or removed: ``Ops`` listens to the dispatcher and is called
-    with the registration mutex held, and caches are filled with the mutex held. So nothing cached
-    can be older than the last change. A compiled packet that was cleared does not fill its cache
-    again, since the next overload may have another schema: it continues without compiled code.
+    certain types regardless of their values: no overload tried before it could accept them, and
+    either it accepts all of them or no later overload could. So a call by name costs little more
+    than a call of a handle. The call of a packet is compiled for the schema of its only overload
+    or, with several, of the overload that is tried first, if types can determine whether it accepts
+    the arguments. Namespaces and packets clear their caches as soon as an overload of that name is
+    defined or removed: ``Ops`` listens to the dispatcher and is called with the registration mutex
+    held, and caches are filled with the mutex held. So cached entries are never older than the last
+    change. A compiled packet that was cleared does not fill its cache again, since the next
+    overload may have another schema: it continues without compiled code.
 """
 
 from __future__ import annotations
