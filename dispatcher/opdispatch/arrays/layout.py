@@ -60,7 +60,7 @@ class Layout(ABC):
 
     @abstractmethod
     def owns(self, cls: type) -> bool:
-        """Return whether instances of ``cls`` are laid out so. Imports nothing."""
+        """Return whether instances of ``cls`` have this layout, without importing anything."""
 
     def component_of(self, cls: type) -> BackendComponent | None:
         """Return the backend of all instances of a class that it owns; None if each has its own."""
@@ -86,7 +86,7 @@ class Layout(ABC):
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """Raise ArgumentError unless shapes and dtypes of the parts fit the facts.
 
-        ``at`` stands before the name of what is wrong.
+        The error text puts ``at`` before the name of the offending part.
         """
 
     @abstractmethod
@@ -121,9 +121,9 @@ class Layout(ABC):
 
     @abstractmethod
     def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
-        """Return the array over such parts, which are copied only where that cannot be avoided.
+        """Return the array made of the parts, which are copied only where unavoidable.
 
-        Raises ArgumentError for what its library refuses, and DeviceError.
+        Raises ArgumentError if the array library rejects the parts, and DeviceError.
         """
 
     @abstractmethod
@@ -135,9 +135,9 @@ class Layout(ABC):
         raise ArgumentError(f"a {self.name} array is not dense")
 
     def backend_of(self, array: Any) -> ArrayBackend:
-        """Return the backend of its parts.
+        """Return the backend of the array's parts.
 
-        Raises ArgumentError if they were replaced by no arrays.
+        Raises ArgumentError if the elements are no longer an array of a backend.
         """
         elements = self.elements(array)
         backend = find_backend(type(elements))
@@ -152,7 +152,7 @@ class Layout(ABC):
     def nbytes(self, array: Any) -> int:
         """Return the size in bytes of all parts; a backend's own arrays need not count them.
 
-        Raises ArgumentError if they were replaced by no arrays.
+        Raises ArgumentError if a part is no longer an array of a backend.
         """
         parts = self.parts(array)
         self.check_arrays(parts)
@@ -178,9 +178,9 @@ def namespace_of(array: Any) -> Any:
 
 @contextmanager
 def making(what: str, device: str) -> Iterator[None]:
-    """Turn refusals of a library in the block into ArgumentError, no room into DeviceMemoryError.
+    """Convert ValueError and TypeError in the block to ArgumentError.
 
-    Raises DeviceError for whatever else is raised there.
+    Any other error of a library becomes DeviceError, or DeviceMemoryError if memory is short.
     """
     with device_errors(device):
         try:
@@ -199,9 +199,9 @@ def read_only_view(array: Any) -> Any:
 
 
 def check_indices(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
-    """Raise ArgumentError unless it has int32 or int64 elements, and that shape.
+    """Raise ArgumentError unless the array has dtype int32 or int64, and the shape ``shape``.
 
-    None in a shape is any extent.
+    None in ``shape`` matches any extent.
     """
     if array.dtype not in (np.int32, np.int64):
         raise ArgumentError(f"{name} has dtype {array.dtype}; expected int64 or int32")
@@ -209,7 +209,7 @@ def check_indices(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
 
 
 def check_shape(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
-    """Raise ArgumentError unless it has that shape."""
+    """Raise ArgumentError unless the array's shape fits ``shape``; None matches any extent."""
     have = tuple(array.shape)
     fits = len(have) == len(shape) and all(
         extent in (wanted, None) or wanted is None

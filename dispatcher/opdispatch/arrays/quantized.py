@@ -145,7 +145,10 @@ QUANTIZED = Quantized()
 
 
 def check_scale(facts: Facts, dtype: Any, at: str = "") -> None:
-    """Raise ArgumentError unless integers of that dtype can be quantized so."""
+    """Raise ArgumentError unless the scale and zero point are valid for integers of ``dtype``.
+
+    The scale must be finite and above 0 in float32, the zero point within the dtype's range.
+    """
     scale, zero_point = facts.scale, facts.zero_point
     with np.errstate(over="ignore"):
         single = float(np.float32(scale))  # which is what calculations take
@@ -161,7 +164,7 @@ def check_scale(facts: Facts, dtype: Any, at: str = "") -> None:
 
 def _quantization(scale: Any, zero_point: Any) -> Facts:
     try:
-        # float() would read text, and leave an imaginary part out.
+        # float() would parse a string, and drop the imaginary part of a NumPy complex.
         if isinstance(scale, str | bytes | bytearray) or np.iscomplexobj(scale):
             raise TypeError
         return Facts(scale=float(scale), zero_point=operator.index(zero_point))
@@ -172,9 +175,9 @@ def _quantization(scale: Any, zero_point: Any) -> Facts:
 
 
 def quantized_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return the dtype of the integers, also by PyTorch's name.
+    """Return the integer dtype for a dtype or a PyTorch name such as ``quint8``.
 
-    Raises ArgumentError for another.
+    Raises ArgumentError for any other dtype or name.
     """
     if isinstance(dtype, str) and dtype in _DTYPES:
         return np.dtype(_DTYPES[dtype])

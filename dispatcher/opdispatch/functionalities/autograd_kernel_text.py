@@ -112,7 +112,7 @@ class AutogradKernelText(LayerText):
     def not_recorded(self) -> Sequence[str]:
         """Return the lines of a call that is not recorded."""
 
-    # -- for these ------------------------------------------------------------------------------
+    # -- for subclasses -------------------------------------------------------------------------
 
     def edges(self, places: Sequence[int] | None = None) -> list[str]:
         """Return the source of the node's edges and facts.

@@ -145,7 +145,7 @@ class _DerivativeText(AutogradKernelText):
         return f"{text} if {' or '.join(self.flags[n] for n in by)} else None"
 
     def _end(self) -> list[str]:
-        """Return the lines that set the node as the maker of the result."""
+        """Return the lines that set the node as the result's ``grad_fn``."""
         finish = f"return _finish(_node, _result, {self.given()})"
         needs = self.derivative.kept
         if self.returns == [TENSOR] and "results" not in needs:
@@ -192,7 +192,7 @@ def _saved(value: Any) -> Any:
 
 
 def _shapes_of(values: Sequence[Any]) -> list[Any]:
-    # Of a tensor, its array's, which is quicker to have.
+    # A tensor's array has the same attributes, and is faster to read them from.
     shapes = []
     for each in values:
         array = each.array if isinstance(each, Tensor) else each
@@ -205,7 +205,7 @@ def _copied(value: Any) -> Any:
 
 
 def _finish(node: FormulaNode, result: Any, given: Sequence[Any]) -> Any:
-    """Return the results with the node as their maker; ``given`` are the arguments' tensors."""
+    """Return the results with the node as ``grad_fn``; ``given`` are the tensor arguments."""
     if node.derivative.num_results == 1 and not isinstance(result, list):
         result = set_history(result, node, 0, given)
         results = [result]

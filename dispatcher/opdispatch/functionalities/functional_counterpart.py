@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 
 def call_without_writes(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
-    """Replace the arguments on ``stack`` by the returns; those written to hold other values then.
+    """Run an operator functionally: replace ``stack`` by its returns, update what it writes to.
 
-    Raises ArgumentError if one has several elements in one place, or would be of another shape.
+    Raises ArgumentError if elements of a written argument overlap in memory, or if its new value
+    has another shape.
     """
     schema = op.call_signature.schema
     for place, argument in enumerate(schema.arguments):
@@ -113,7 +114,10 @@ def _is_write(returned: Argument) -> bool:
 
 
 def _argument_of(schema: FunctionSchema, returned: Argument) -> Argument:
-    """Return the argument that is written to and returned."""
+    """Return the written argument that ``returned`` aliases.
+
+    Raises ArgumentError if there is none.
+    """
     for argument in schema.arguments:
         if argument.is_write and _sets_of(argument) & _sets_of(returned):
             return argument
@@ -170,7 +174,7 @@ def _pairs(written: Sequence[Any], made: Sequence[Any]) -> Iterator[tuple[Functi
 def _fitting(op: OperatorHandle, tensor: FunctionalTensor, value: Any) -> Any:
     """Return ``value`` with the dtype of the tensor that it replaces.
 
-    Raises ArgumentError for another shape.
+    Raises ArgumentError unless their shapes are equal.
     """
     if tuple(value.shape) != tuple(tensor.shape):
         raise ArgumentError(
@@ -184,9 +188,9 @@ def _fitting(op: OperatorHandle, tensor: FunctionalTensor, value: Any) -> Any:
 
 
 def _copied(tensor: Any, value: Any, copies: dict[int, Any]) -> Any:
-    """Return copies of the values to be written to.
+    """Return copies of the values to be written to; copy a repeated tensor once.
 
-    The same copy where the same tensor was given twice.
+    ``copies`` maps the id of a tensor to its copy.
     """
     if isinstance(value, list):
         return [_copied(t, v, copies) for t, v in zip(tensor, value, strict=True)]

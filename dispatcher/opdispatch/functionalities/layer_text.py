@@ -1,4 +1,4 @@
-"""Kernels that are layers, as texts: what they have in common.
+"""Base class of the source texts of layer kernels.
 
 A layer does its part and goes on with the kernel below it, which is looked up when the layer is
 made (``KernelFunction.from_layer``). Its text is written for one schema, since it costs each
@@ -107,7 +107,7 @@ class LayerText(ABC):
     def lines(self) -> Sequence[str]:
         """Return the body as lines of code. The last line returns."""
 
-    # -- for these ------------------------------------------------------------------------------
+    # -- for subclasses -------------------------------------------------------------------------
 
     def below(self) -> str:
         """Return the call of the kernel below."""

@@ -140,7 +140,7 @@ def _ask_classes(
     signature = op.call_signature
     args, kwargs = split_without_defaults(signature, stack)
     for cls in types:
-        # Its first tensor: the handler may be a plain method, as PyTorch's may.
+        # Pass the first tensor of the class: as in PyTorch, the handler may be an instance method.
         tensor = next(each for each in tensors if type(each) is cls)
         result = _answer_of(op, tensor, cls, types, args, kwargs)
         if result is not NotImplemented:
