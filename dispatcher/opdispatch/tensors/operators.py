@@ -123,9 +123,9 @@ def _binary(name: str, function: str) -> tuple[Operator, Operator, Operator]:
         return self
 
     return (
-        _named(forward, f"__{name}__", f"``{function}`` of it and another one."),
-        _named(reflected, f"__r{name}__", f"``{function}`` of another one and it."),
-        _named(in_place, f"__i{name}__", f"``{function}`` of it and another one, written to it."),
+        _named(forward, f"__{name}__", f"Return ``{function}(self, other)``."),
+        _named(reflected, f"__r{name}__", f"Return ``{function}(other, self)``."),
+        _named(in_place, f"__i{name}__", f"Write ``{function}(self, other)`` to ``self``."),
     )
 
 
@@ -209,7 +209,7 @@ def _unary(name: str, function: str) -> Callable[[Any], Any]:
     def operator(self: Any, /) -> Any:
         return find()(self)
 
-    return _named(operator, f"__{name}__", f"``{function}`` of it.")
+    return _named(operator, f"__{name}__", f"Return ``{function}(self)``.")
 
 
 def _named(operator: Method, name: str, text: str) -> Method:
