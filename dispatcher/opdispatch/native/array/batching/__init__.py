@@ -2,7 +2,7 @@
 
 alignment            samples of different numbers of dimensions
 elementwise          element by element, and tensors like others
-reductions           sums, extrema, what is cumulative, order
+reductions           sums, extrema, cumulative functions, sorting
 manipulation         moved, cut and joined; those whose shapes are decided by elements
 products             of vectors, matrices and tensors; linear algebra
 fft                  Fourier transforms

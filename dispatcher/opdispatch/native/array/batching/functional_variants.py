@@ -1,4 +1,4 @@
-"""Batching rules of what is called where there are to be no views and no writes."""
+"""Batching rules of the operators that replace views and writes in functionalized functions."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _getitem_arrays(call: BatchedCall) -> tuple[Any, Any]:
     if call.dims[0] is None:
         return call.run([x, *index.of_each(call.batch_size, x.device, has_batch=False)]), at
     found = call.run([x, *index.of_each(call.batch_size, x.device, has_batch=True)])
-    # The batch and the joint dimensions are in front; these belong behind `at` others.
+    # The batch and the joint dimensions are in front; move the joint ones behind `at` others.
     order = [0, *range(ndim + 1, ndim + 1 + at), *range(1, ndim + 1)]
     return xp.permute_dims(found, [*order, *range(ndim + 1 + at, found.ndim)]), 0
 

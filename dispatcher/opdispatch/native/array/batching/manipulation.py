@@ -149,7 +149,7 @@ def of_matrices(call: BatchedCall) -> tuple[Any, Any]:
 def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
     """Compute ``meshgrid`` by other operators: each vector along an axis of its own.
 
-    Raises ArgumentError for another indexing than these two.
+    Raises ArgumentError for an ``indexing`` other than 'xy' and 'ij'.
     """
     if indexing not in ("xy", "ij"):
         raise refusal("meshgrid", f"is of indexing 'xy' or 'ij', not {indexing!r}")

@@ -1,4 +1,4 @@
-"""Batching rules of reductions, of what is cumulative, of sorting and searching."""
+"""Batching rules of reductions, cumulative functions, sorting and searching."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 namespace       what formulas are written in
 elementwise     element by element
-reductions      sums, extrema, what is cumulative, order
+reductions      sums, extrema, cumulative functions, sorting
 manipulation    moved, cut and joined
-scatter         what was taken from places, some more than once
+scatter         gradients of gathers, whose indices may repeat
 indexing        indexing and assignment, and taking from places
 products        of vectors, matrices and tensors
 linalg          inverses, determinants, powers, diagonals

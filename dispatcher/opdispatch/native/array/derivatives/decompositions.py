@@ -57,7 +57,7 @@ def _real(x: Any) -> Any:
 
 
 def _off_diagonal(x: Any, differences: Any) -> Any:
-    """Divide ``x`` by what is zero on the diagonal alone, without its diagonal."""
+    """Return ``x / differences`` with the diagonal of ``x`` set to 0 first."""
     return masked(~_identity(x), x) / differences
 
 
@@ -69,7 +69,7 @@ def _cholesky(grad: Any, result: Any, upper: bool) -> Any:
 
 
 def _half_of_lower(x: Any) -> Any:
-    """Return what is below the diagonal, and half of the diagonal."""
+    """Return the lower triangle of ``x``, with its diagonal halved."""
     return (xp.tril(x) + xp.tril(x, k=-1)) / 2
 
 

@@ -126,11 +126,10 @@ def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
 
 
 def _larger(grad: Any, x1: Any, x2: Any) -> Any:
-    """Return the gradient of the first of two, of which the larger counts.
+    """Return the gradient of ``maximum`` for its first argument.
 
-    Half where they are equal.
-
-    Where one is NaN, so is the result, and both have all of it.
+    This is ``grad`` where ``x1`` is larger, half of it where they are equal, and else 0. Where
+    one is NaN, so is the result, and each argument gets all of ``grad``.
     """
     return masked(xp.logical_not(x1 < x2), xp.where(x1 == x2, grad / 2, grad))
 

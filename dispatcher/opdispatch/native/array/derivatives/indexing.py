@@ -57,7 +57,7 @@ def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_sh
 def _write_forward(
     x_t: Any, value_t: Any, x: Any, start: Any, stop: Any, step: Any, indices: Any
 ) -> Any:
-    """Write to the tangent of what was written to, as to that."""
+    """Return the tangent of ``setitem``: write ``value_t``, or 0, to ``x_t``, or zeros."""
     whole = xp.zeros_like(x) if x_t is None else x_t
     if value_t is None:
         return OPERATORS.setitem.Scalar(whole, start, stop, step, indices, 0.0)

@@ -1,4 +1,4 @@
-"""Derivatives of reductions, of what is cumulative, and of sorting."""
+"""Derivatives of reductions, cumulative functions and sorting."""
 
 from __future__ import annotations
 

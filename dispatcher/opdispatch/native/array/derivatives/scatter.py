@@ -1,4 +1,4 @@
-"""The gradient of what was taken from places, some of them more than once.
+"""Gradients of gather operators, whose indices may repeat.
 
 The standard has no operator that adds at places. So what goes to the same place is brought
 together by sorting, and added up in pairs: in a few steps, however often a place is used.

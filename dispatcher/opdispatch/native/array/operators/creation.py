@@ -30,7 +30,7 @@ def make_selection(schema: FunctionSchema, operator: FindOperator) -> KernelFunc
 
     It redispatches to the key of the device.
 
-    For a backend without a kernel of its own, what is wanted is made on the host.
+    If the backend has no kernel of its own, the array is made on the host.
     """
     title = f"selection of {schema.name}"
     return _SelectionText(schema).compile(

@@ -61,7 +61,7 @@ def _broadcast_to(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _norm(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt a norm: CuPy's raises where there are no elements.
+    """Adapt a norm: CuPy's raises for an array without elements.
 
     Nothing is moved for the host's to say it.
 
@@ -102,7 +102,7 @@ def _in_float32(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _eigenvalues(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt eigenvalues: CuPy's are real numbers where there are no matrices."""
+    """Adapt eigenvalues: CuPy's are real for an empty stack of matrices."""
 
     def of_matrices(x: Any) -> Any:
         results = found(x)

@@ -107,7 +107,7 @@ def _matrix_rank(found: Kernel) -> Kernel:
 def _to_real(found: Kernel) -> Kernel:
     """Adapt a transform to reals.
 
-    NumPy leaves memory uninitialized where there are no points to fill up.
+    NumPy leaves the memory uninitialized if the input has no points to pad.
     """
 
     def transform(x: Any, *, n: int | None = None, axis: int = -1, **options: Any) -> Any:

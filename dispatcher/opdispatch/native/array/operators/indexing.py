@@ -82,7 +82,7 @@ def _check_value(x: Any, value: Any) -> None:
 
 
 def _check_no_overlap(x: Any) -> None:
-    """Raise ArgumentError for a result of ``broadcast_to``, of which a stride is 0."""
+    """Raise ArgumentError if elements of ``x`` share memory, as after ``broadcast_to``."""
     if 0 in x.shape:  # without elements, any stride will do
         return
     if any(extent > 1 and stride == 0 for extent, stride in zip(x.shape, x.strides, strict=True)):
@@ -134,7 +134,7 @@ def _make_index(
             entries.append(slice(first, last, by))
         else:
             entries.append(first)
-    # With the ellipsis what is left of one element is an array, which can be written to.
+    # With the ellipsis, selecting one element gives a 0-d array, which can be written to.
     return (*entries, ...)
 
 

@@ -281,7 +281,7 @@ def _plain(argument: Argument) -> str:
 
 
 def _shortened(arguments: Sequence[Argument], short: NumpyCall) -> Iterator[str]:
-    """Yield lines that return the result of ``short``, if it is for these arguments."""
+    """Yield lines that return the result of ``short``, if it covers the arguments."""
     arrays = [each.name for each in arguments if str(each.type) == "Tensor"]
     conditions = [*(f"type({each}) is ndarray" for each in arrays[:1]), short.condition]
     values = {each.name: _plain(each) for each in arguments}

@@ -3,7 +3,7 @@
 ``np.sum`` looks whether its argument has a method of that name, collects what it was given, and
 calls ``np.add.reduce``: of four elements, that is half its time. array-api-compat asks for the
 device first, or inspects a signature. Kernels have these expressions in their text, for arrays of
-NumPy's own class; subclasses, such as masked arrays, and what is unusual go the long way.
+NumPy's own class; subclasses, such as masked arrays, and unusual arguments take the general path.
 
 Nor need NumPy look whether an argument has a method ``__array_function__`` (NEP 18), which takes
 it 0.2 us: where there is one array, which is its own, the expressions call what is below that.
