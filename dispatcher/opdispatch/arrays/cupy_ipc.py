@@ -21,9 +21,9 @@ HANDLE_BYTES = 64
 
 
 def device_id_of(cupy: Any, number: int) -> bytes:
-    """Return a GPU's place and UUID, equal in every process, whatever number it gives the GPU.
+    """Return a GPU's PCI bus id and UUID, equal in all processes, however they number GPUs.
 
-    Both, since the parts of a GPU (MIG) are in one place, and CuPy cuts a UUID off at a zero.
+    Neither suffices: MIG instances share a PCI bus id, and CuPy cuts a UUID off at a zero byte.
     """
     uuid: bytes = cupy.cuda.runtime.getDeviceProperties(number)["uuid"]
     place: str = cupy.cuda.Device(number).pci_bus_id

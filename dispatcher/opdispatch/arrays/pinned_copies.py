@@ -2,17 +2,17 @@
 
 Note [Pinned memory]
     A GPU reads and writes pinned memory at the speed of the bus, while the host does something
-    else. With other memory it is a fraction of that, and the host waits. Pinning takes longer than
-    copying, and what is pinned is lost to everybody else: so there are a few pieces for each GPU,
-    made once.
+    else. With pageable memory it reaches a fraction of that, and the host waits. Pinning takes
+    longer than copying, and no other process can use pinned memory: so each GPU has a few pieces,
+    allocated once.
 
-    One thread copies within the host's memory at a fraction of the speed of the bus, too. So
-    several do, each to or from two pieces of its own: while the GPU has one, it has the other one.
-    They do not wait for each other, since it does not matter in which order the parts arrive. The
-    caller's thread copies its own part and those that no other one has begun by then.
+    One thread copies within host memory at a fraction of the speed of the bus, too. So several
+    threads copy, each with two pieces of its own: it fills or empties one while the GPU uses the
+    other. Threads do not wait for each other, since parts may arrive in any order. The caller's
+    thread copies its own part, and then those that no other thread has begun.
 
-    The copies have a stream of their own, which begins after the caller's, and which that waits
-    for: a stream that is another one in each thread, as the default one may be, would not do.
+    The copies run on a stream of their own, which waits for the caller's stream and which that
+    stream waits for. The default stream would not do, since it may differ in each thread.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class PinnedCopies:
         )
 
     def upload(self, source: np.ndarray[Any, Any], target: Any) -> None:
-        """Copy to an array of the GPU's of the same bytes, in the order of the current stream.
+        """Copy a host array to a GPU array of the same byte size, ordered on the current stream.
 
-        Both are C-contiguous. When it returns, ``source`` has been read, and all that comes after
-        it on that stream finds the elements in ``target``. Raises what CuPy raises.
+        Both are C-contiguous. On return, ``source`` has been read, and later work on the stream
+        sees the elements in ``target``. Propagates errors of CuPy.
         """
         self._copy(_Copier.upload, source, target)
 
     def download(self, source: Any, target: np.ndarray[Any, Any]) -> None:
-        """Copy from an array of the GPU's what the current stream has made of it until now.
+        """Copy a GPU array to a host array, after the work pending on the current stream.
 
-        Both are C-contiguous. When it returns, it is done. Raises what CuPy raises.
+        Both are C-contiguous. Returns once ``target`` is complete. Propagates errors of CuPy.
         """
         self._copy(_Copier.download, target, source)
 
@@ -96,14 +96,14 @@ class PinnedCopies:
 
 
 class _Part:
-    """Part of a copy for one thread: the first that takes it, and no other one."""
+    """Part of a copy, made by the first thread that takes it."""
 
     def __init__(self, copy: Callable[[], None]) -> None:
         self._unclaimed = [copy]
         self.done: Future[None] = Future()
 
     def run(self) -> None:
-        """Return at once if another thread has it."""
+        """Copy the part, or return at once if another thread has taken it."""
         try:
             copy = self._unclaimed.pop()  # which one of several threads can
         except IndexError:

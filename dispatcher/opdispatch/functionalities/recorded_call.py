@@ -66,7 +66,7 @@ class Recorded(NamedTuple):
 
 
 class _Fake(NamedTuple):
-    """An argument that was made by another call."""
+    """An argument that is the result of another recorded call."""
 
     recorded: Recorded
     is_tensor: bool
@@ -74,14 +74,14 @@ class _Fake(NamedTuple):
 
 
 class _Real(NamedTuple):
-    """An argument that has elements, and the version that they had."""
+    """An argument with elements, and its version when the call was recorded."""
 
     value: Any
     version: int
 
 
 class _Drawn(NamedTuple):
-    """A generator as it was."""
+    """A generator, with its state when the call was recorded."""
 
     device: str
     key_set: DispatchKeySet
@@ -89,7 +89,7 @@ class _Drawn(NamedTuple):
 
 
 class RecordedCall:
-    """One call: the operator, its arguments, and what was switched on."""
+    """A recorded call: the operator, its arguments, and the dispatch state at the time."""
 
     def __init__(self, op: OperatorHandle, stack: Sequence[Any]) -> None:
         self.time = next(_times)
