@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 
 import pytest
+import typer
 
 import opdispatch_client
-from opdispatch_client.cli import main
+from opdispatch_client.cli import app, main
 from opdispatch_client.cli.app import build_app
 from tests.waits import LONGEST_WAIT
 
 _PROGRAM = """
 import sys
-from opdispatch_client.cli import main
+from opdispatch_client.cli import app, main
 code = main(sys.argv[1:])
 heavy = sorted({"grpc", "numpy", "google.protobuf", "PIL"} & sys.modules.keys())
 print(f"code {code}, imported {heavy}", file=sys.stderr)
@@ -39,7 +41,7 @@ _PROBE = """
 import sys
 import grpc
 from concurrent.futures import ThreadPoolExecutor
-from opdispatch_client.cli import main
+from opdispatch_client.cli import app, main
 
 method = grpc.unary_unary_rpc_method_handler(lambda request, context: b"\\x08\\x01")  # SERVING
 handlers = grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": method})
@@ -61,7 +63,7 @@ def test_probe_needs_neither_the_dispatcher_nor_numpy():
 
 _COLLECTOR = """
 import gc, sys
-from opdispatch_client.cli import main
+from opdispatch_client.cli import app, main
 words = ["describe", "a::b", "--address", "unix:///nowhere/daemon.sock"]
 begun = []
 gc.callbacks.append(lambda phase, facts: begun.append(facts["generation"]))
@@ -96,6 +98,28 @@ def test_command_lines_of_one_process_share_what_they_are_put_together_from(caps
     assert traced == [True, False]
 
 
+def test_each_command_is_in_the_module_that_the_table_names():
+    for module, names in app.OWN_COMMANDS.items():
+        made = typer.Typer(callback=lambda: None)
+        importlib.import_module(module).register(made)
+        assert tuple(typer.main.get_command(made).commands) == names
+
+
+def test_command_imports_no_module_of_another_command():
+    code = (
+        "import sys; from opdispatch_client.cli import main; main(['health', '--help'])\n"
+        f"print(*(m for m in {list(app.OWN_COMMANDS)!r} if m in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LONGEST_WAIT,
+    )
+    assert done.stderr == "opdispatch_client.cli.health\n"
+
+
 def test_every_public_name_exists():
     assert opdispatch_client.__all__ == sorted(opdispatch_client.__all__)
     for name in opdispatch_client.__all__:
@@ -109,7 +133,7 @@ _WITHOUT = """
 import sys
 package, *words = sys.argv[1:]
 sys.modules[package] = None  # as if it were not installed
-from opdispatch_client.cli import main
+from opdispatch_client.cli import app, main
 sys.exit(main(words))
 """
 

@@ -1,7 +1,7 @@
 """The commands of ``opdispatch``, assembled.
 
 Those of the client are in this package. Other packages add theirs, such as ``serve``, through the
-entry-point group ``opdispatch.commands``: they are imported when they run.
+entry-point group ``opdispatch.commands``. Each module is imported when one of its commands runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import gc
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,15 +23,6 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from opdispatch_client.cli import (
-    call,
-    health,
-    interpreters,
-    libraries,
-    operators,
-    replicas,
-    top,
-)
 from opdispatch_client.cli.command import (
     Address,
     Debug,
@@ -44,6 +36,17 @@ from opdispatch_client.cli.command import (
 from opdispatch_client.cli.outcome import CommandError
 from opdispatch_client.cli.plain_values import keep_plain_values
 
+OWN_COMMANDS = {
+    "opdispatch_client.cli.libraries": ("load", "unload", "libraries"),
+    "opdispatch_client.cli.replicas": ("scale", "rollback", "drain"),
+    "opdispatch_client.cli.interpreters": ("interpreters", "revive"),
+    "opdispatch_client.cli.top": ("top",),
+    "opdispatch_client.cli.health": ("health",),
+    "opdispatch_client.cli.operators": ("ops", "describe", "table", "wait"),
+    "opdispatch_client.cli.call": ("call",),
+}
+"""The commands of this package by module, in the order of the help."""
+_MODULE_OF_COMMAND = {name: module for module, names in OWN_COMMANDS.items() for name in names}
 ENTRY_POINT_GROUP = "opdispatch.commands"
 PANELS = {"server": "Daemon", "stress": "Checks"}
 """The panels of the help, by the extra that a command's package belongs to."""
@@ -55,7 +58,7 @@ _EPILOG = (
 
 
 class _CommandGroup(TyperGroup):
-    """The client's commands, and those of the entry points on demand."""
+    """The client's commands and those of the entry points, on demand."""
 
     @functools.cached_property
     def plugins(self) -> dict[str, EntryPoint]:
@@ -63,14 +66,16 @@ class _CommandGroup(TyperGroup):
         return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        own = super().list_commands(ctx)
-        others = [point for name, point in self.plugins.items() if name not in own]
+        others = [point for name, point in self.plugins.items() if name not in _MODULE_OF_COMMAND]
         # Panels are shown in the order of their first commands.
         first = [point.name for point in others if _extra_of(point) == "server"]
-        return [*first, *own, *(point.name for point in others if point.name not in first)]
+        last = [point.name for point in others if point.name not in first]
+        return [*first, *_MODULE_OF_COMMAND, *last]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command; for one that is not imported yet, a placeholder for lists."""
+        if cmd_name in _MODULE_OF_COMMAND:
+            self._add(cmd_name)
         command = super().get_command(ctx, cmd_name)
         if command is None and cmd_name in self.plugins:
             point = self.plugins[cmd_name]
@@ -78,14 +83,34 @@ class _CommandGroup(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Also for an unknown name: similar names are suggested.
-        wanted = [args[0]] if args[0] in self.plugins else self.plugins
-        if args[0] not in self.commands:
-            for name in wanted:
-                self.add_command(_load_plugin(self.plugins[name]), name)
-        if args[0] in self.plugins:
+        is_own = args[0] in _MODULE_OF_COMMAND
+        if not is_own and args[0] in self.plugins:
+            self._add(args[0])
             args = [args[0], *_words_before(ctx, args), *args[1:]]
+        elif not is_own:
+            for name in self.list_commands(ctx):  # an unknown name: similar ones are suggested
+                self._add(name)
         return super().resolve_command(ctx, args)
+
+    def _add(self, name: str) -> None:
+        """Import a command, unless it is there."""
+        if name in self.commands:
+            return
+        if name in _MODULE_OF_COMMAND:
+            self.commands.update(_own_commands(_MODULE_OF_COMMAND[name]))
+        else:
+            self.commands[name] = _load_plugin(self.plugins[name])
+
+
+def _own_commands(module: str) -> Mapping[str, Any]:
+    """Return the commands of a module of this package, by name."""
+    app = typer.Typer(callback=_nothing, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    import_module(module).register(app)
+    group = typer.main.get_command(app)
+    if not isinstance(group, TyperGroup):
+        raise TypeError(f"typer made a {type(group).__name__} of {module}")
+    keep_plain_values(group)
+    return group.commands
 
 
 @functools.cache
@@ -101,8 +126,6 @@ def build_app() -> TyperGroup:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
-    for commands in (libraries, replicas, interpreters, top, health, operators, call):
-        commands.register(app)
     group = typer.main.get_command(app)
     if not isinstance(group, TyperGroup):
         raise TypeError(f"typer made a {type(group).__name__} of the app")

@@ -6,6 +6,7 @@ WireError before anything is allocated for the payload.
 
 from __future__ import annotations
 
+import mmap
 import socket
 import struct
 from collections.abc import Callable
@@ -54,7 +55,11 @@ class FrameReader:
         self.limit = limit
         """Longest accepted payload in bytes."""
         self._may_receive = may_receive
-        self._buffer = memoryview(bytearray(READ_AT_ONCE))
+        # Pages of an anonymous mapping take memory when they are first written to: an idle lane has
+        # one or two of them.
+        self._buffer = memoryview(
+            mmap.mmap(-1, READ_AT_ONCE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        )
         self._all = (self._buffer,)
         self._start = self._end = 0
         # A payload too long for the buffer: its kind and contents; ``_have`` bytes are received.

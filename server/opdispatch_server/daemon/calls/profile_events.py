@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic_ns as now
 
-from opdispatch.profiler.recorder import now, this_process
 from opdispatch_wire.v1 import execution_pb2, profile_pb2
 
 
@@ -28,6 +28,9 @@ def add_daemon_events(request: execution_pb2.CallRequest, reply: execution_pb2.C
     """
     if not request.HasField("profile"):
         return
+    # Imported by the first profile: the daemon needs nothing else of the profiler.
+    from opdispatch.profiler.recorder import this_process
+
     asked, profile = request.profile, reply.profile
     told = list(profile.events)
     del profile.events[:]
