@@ -304,11 +304,12 @@ def test_lanes_end_when_all_that_was_sent_has_its_reply(
             rules.take(0)  # as an interpreter does that is to end
             refused = [begin(lane, form_of("quick", QUICK_PLACE)) for _ in range(10)]
             finishing = asyncio.create_task(lanes.finish(LONGEST_WAIT))
-            await asyncio.sleep(0)  # so that it has begun
+            # Another thread reads these, and then the end, while the first one runs its kernel.
+            for each in refused:
+                await asyncio.wait_for(asyncio.wrap_future(each), LONGEST_WAIT)
+            assert not running.done()
             module.may_leave.set()
-            for each in (running, *refused):
-                reply = await asyncio.wait_for(asyncio.wrap_future(each), LONGEST_WAIT)
-                assert reply.HasField("error")
+            await asyncio.wait_for(asyncio.wrap_future(running), LONGEST_WAIT)
             assert "as it was asked to" in running.result().error.message
             assert all("never started" in each.result().error.message for each in refused)
             await asyncio.wait_for(finishing, LONGEST_WAIT)

@@ -34,6 +34,17 @@ def test_another_thread_reads_when_a_kernel_takes_too_long(turn: ReadingTurn, st
     assert turn.is_at(2)
 
 
+def test_thread_that_has_lost_the_turn_is_away_until_it_rests(turn: ReadingTurn):
+    assert turn.away == 0
+    turn.hand_over(1)
+    assert turn.away == 1
+    turn.hand_over(2)
+    assert turn.away == 2
+    turn.close()
+    assert turn.rest() is None
+    assert turn.away == 1
+
+
 def test_many_short_kernels_take_as_long_as_a_long_one(turn: ReadingTurn, started: list[int]):
     turn.begin_kernel(1, time.monotonic() - 2 * PATIENCE)
     turn.begin_kernel(1, time.monotonic())

@@ -52,7 +52,7 @@ class ReadingTurn:
     vacant: the first thread that would wait takes it, and ``hand_over_if_stuck`` tries again.
 
     ``_mutex`` protects every field; ``is_at`` reads without it, since no turn comes back, and so
-    does the watch, which checks again.
+    do the watch and those that read ``away``, which check again.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class ReadingTurn:
         self._resting: list[_Rest] = []
         # When the thread with the turn began to run kernels; 0: it reads.
         self._busy_since = 0.0
+        self.away = 0
+        """The number of threads that finish their calls after they have lost the turn."""
         self._is_vacant = False
         self._no_thread_before = 0.0
         self._lacks_threads = False  # and that has been logged
@@ -117,9 +119,10 @@ class ReadingTurn:
         return was_busy or self._is_vacant
 
     def rest(self) -> int | None:
-        """Wait for a turn; None: this thread is no longer needed."""
+        """Wait for a turn, for a thread that has lost its own; None: it is no longer needed."""
         rest = _Rest()
         with self._mutex:
+            self.away -= 1
             if self._is_vacant and not self._is_closed:
                 self._is_vacant = False
                 return self.number
@@ -157,6 +160,7 @@ class ReadingTurn:
             # thread.
             if not self._is_vacant:
                 self.number += 1
+                self.away += 1
                 self._busy_since = 0.0
             self._is_vacant = False
             following = self.number

@@ -66,6 +66,8 @@ LOG = logging.getLogger("opdispatch.lane")
 
 # Longest time in seconds that a thread spends on sending the reason why a lane ends.
 _LAST_WORDS = 5.0
+# Interval in seconds of the checks whether the last calls of a lane are answered.
+_LAST_CALLS_LOOK = 0.002
 
 
 class KernelLane:
@@ -115,6 +117,10 @@ class KernelLane:
         )
         # Calls that wait for others to end, by id. Changed by any thread, one operation at a time.
         self._waiting: dict[int, LaneCall] = {}
+        # Calls on the general path without an answer, which a thread of another lane may run.
+        # Changed likewise.
+        self._unanswered: set[LaneCall] = set()
+        self._is_ending = False
         self._is_closed = False
 
     def start(self) -> None:
@@ -132,6 +138,7 @@ class KernelLane:
 
     def end_reading(self) -> None:
         """Accept no more from the caller; the connection ends after the calls already sent."""
+        self._is_ending = True  # before the thread that reads sees the end
         # The caller's next call then fails while it is sent, so it is known not to have started.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
@@ -173,10 +180,17 @@ class KernelLane:
             self._writer.finish(_LAST_WORDS)
             self._end(turn)
         except (EOFError, OSError):
+            if self._is_ending:
+                self._wait_for_last_calls()
             self._end(turn)
         except BaseException:
             LOG.exception("closed a lane after an internal error", extra=fields(Event.LANE_CLOSED))
             self._end(turn)
+
+    def _wait_for_last_calls(self) -> None:
+        """Wait until the calls that were sent before ``end_reading`` are answered, or ``close``."""
+        while (self._unanswered or self._turn.away) and not self._is_closed:
+            time.sleep(_LAST_CALLS_LOOK)
 
     def _end(self, turn: int | None) -> None:
         self.close()
@@ -355,6 +369,7 @@ class KernelLane:
         except OpdispatchError as error:
             self._replies.send(failure(request, error))
             return
+        self._unanswered.add(call)
         turns: LibraryTurns[LaneCall] | None = None
         try:
             if request.HasField("kernel"):
@@ -367,6 +382,7 @@ class KernelLane:
         except OpdispatchError as error:
             self._rules.end(call.context)
             self._replies.send(failure(request, error))
+            self._unanswered.discard(call)
             return
         self._hand_over_if_slow(turns, turn)
         self._pace.note_beginning(time.monotonic() - came)
@@ -386,7 +402,12 @@ class KernelLane:
         self._waiting.pop(call.request.id, None)
         self._rules.end(call.context)
         self._replies.send(failure(call.request, error))
+        self.end_call(call)
+
+    def end_call(self, call: LaneCall) -> None:
+        """Send the buffered replies, that of the call among them, and forget the call."""
         self.flush()
+        self._unanswered.discard(call)
 
     def _work_off(
         self,
@@ -408,8 +429,10 @@ class KernelLane:
                 raise
             if turns is not None:
                 turns.note(time.monotonic() - began)
-            if following.lane is not self or not self._turn.is_at(turn):
-                following.lane.flush()
+            if following.lane is self and self._turn.is_at(turn):
+                self._unanswered.discard(following)  # this thread flushes before it reads
+            else:
+                following.lane.end_call(following)
             following = ordered.end() if ordered is not None else None
             if following is not None and not isinstance(following, LaneCall):
                 ordered.start(following)  # a call of another source, which starts its own thread

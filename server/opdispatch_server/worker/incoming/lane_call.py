@@ -26,8 +26,8 @@ class RunsCalls(Protocol):
     def answer_call(self, call: LaneCall) -> None:
         """Run a call and reply, unless it was cancelled."""
 
-    def flush(self) -> None:
-        """Send the buffered replies."""
+    def end_call(self, call: LaneCall) -> None:
+        """Send the buffered replies, that of the call among them, and forget the call."""
 
 
 class LaneCall:
