@@ -1,14 +1,15 @@
-"""Interface of an array library whose arrays are tensors here.
+"""Interface of an array library whose arrays are tensors.
 
-    class Accelerator(ArrayBackend):            # one file is all that a backend needs
+    class Accelerator(ArrayBackend):
         device_type = "privateuseone"
         component = BackendComponent.PrivateUse1
         ...
 
     register_backend(Accelerator())
 
-From then on its arrays have dispatch keys, `Tensor` takes them, and they travel: as bytes in host
-memory, and back onto their device where they arrive, in every process that has the backend.
+Registered arrays have dispatch keys, can be wrapped in ``Tensor``, and can be sent to other
+processes: as bytes in host memory, copied to the same device on arrival. The receiving process must
+have registered the backend, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ HostArray: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class ArrayBackend(ABC):
-    """Arrays of one library, in the memory of one type of device. Any thread may use it."""
+    """Arrays of one library, in the memory of one type of device. Must be thread-safe."""
 
     device_type: ClassVar[str]
     """PyTorch's name for the type of device: ``"cpu"``, ``"cuda"``, ``"privateuseone"``, ..."""
@@ -37,9 +38,9 @@ class ArrayBackend(ABC):
     dlpack_device_types: ClassVar[tuple[int, ...]] = ()
     """The DLDeviceTypes whose memory ``adopt`` can use (``dlpack.h``); none without DLPack."""
     home: str = ""
-    """The device of kernels that have no argument on one; empty: the first."""
+    """Device of kernels without an argument on this type of device; empty for the first one."""
     lost: DeviceLostError | None = None
-    """Why this process can use its devices no more, until it ends; None while it can."""
+    """The error after which this process can no longer use the devices; None if there was none."""
 
     @property
     def key_bits(self) -> int:
@@ -48,47 +49,44 @@ class ArrayBackend(ABC):
 
     @abstractmethod
     def owns(self, cls: type) -> bool:
-        """Return whether instances of ``cls`` are arrays of this backend. Imports nothing."""
+        """Return whether instances of ``cls`` are arrays of this backend. Must import nothing."""
 
     @abstractmethod
     def device_of(self, array: Any) -> str:
         """Return the device of an array: ``"cpu"``, ``"cuda:1"``."""
 
     def dtype_of(self, array: Any) -> np.dtype[Any]:
-        """Return the element type, as NumPy has it."""
+        """Return the element type as a NumPy dtype."""
         dtype: np.dtype[Any] = np.dtype(array.dtype)
         return dtype
 
     @abstractmethod
     def device_count(self) -> int:
-        """Return the number of such devices that this process can use.
-
-        0 where there are none, for any reason.
-        """
+        """Return the number of devices that this process can use; 0 if none, for any reason."""
 
     def explain_absence(self) -> str:
-        """Return the reason why there are no such devices; empty if it is not known."""
+        """Return the reason why ``device_count()`` is 0; empty if unknown."""
         return ""
 
     def explain(self, error: BaseException) -> DeviceError | None:
-        """Return the device error behind a kernel's exception; None if there is none.
+        """Return the DeviceError that explains a kernel's exception; None if it was not the device.
 
-        It is a DeviceMemoryError if there was no room, and a DeviceLostError, which is ``lost``
-        from then on, if the device can be used no more.
+        Return a DeviceMemoryError if memory was short. If the device is unusable from now on, set
+        ``lost`` to a DeviceLostError and return it.
         """
         return None
 
     @abstractmethod
     def to_host(self, array: Any) -> HostArray:
-        """Return the elements in host memory, after all pending writes to them.
+        """Return a NumPy array of the elements, after all pending writes to them.
 
-        A copy, unless that is where they are; ``count_transfer`` counts copies between host
-        and device, here and in ``from_host`` and ``assign``. Raises DeviceError.
+        Copies unless the elements are in host memory. This method, ``from_host`` and ``assign``
+        report copies between host and device to ``count_transfer``. Raises DeviceError.
         """
 
     @abstractmethod
     def from_host(self, array: HostArray, device: str) -> Any:
-        """Return a new array on ``device`` with these elements.
+        """Return a new array on ``device`` with the elements of ``array``.
 
         Raises DeviceError if there is no such device, and DeviceMemoryError.
         """
@@ -103,40 +101,41 @@ class ArrayBackend(ABC):
 
     @abstractmethod
     def assign(self, target: Any, contents: Any) -> None:
-        """Write the elements of another array of this backend, or of a host array, of the same
-        shape to ``target``. Raises DeviceError.
+        """Copy ``contents`` into ``target``.
+
+        ``contents`` has the same shape, and is an array of this backend or a host array. Raises
+        DeviceError.
         """
 
     def device_id(self, device: str) -> bytes:
         """Return an id of the device that is equal in all processes of the machine.
 
-        Empty if it cannot be shared.
-
-        Raises DeviceError.
+        Empty if its memory cannot be shared between processes. Raises DeviceError.
         """
         return b""
 
     def share(self, array: Any) -> DeviceMemory | None:
-        """Return where another process finds the elements, for as long as the array is kept.
+        """Return a handle by which another process can read the elements while the array exists.
 
-        Complete: waits for what is to be written to it. None: it cannot be shared, nor can what
-        DeviceError is raised for.
+        Waits for pending writes to the array. Returns None if the memory cannot be shared. Callers
+        treat a DeviceError the same way.
         """
         return None
 
     def read_shared(
         self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
     ) -> Any:
-        """Return a complete copy of the elements that another process shares.
+        """Return a copy, of ``shape`` and ``dtype``, of memory that another process shares.
 
-        Raises DeviceError for memory that is not there, or is another one than that is said to be.
+        The copy is complete on return. Raises DeviceError if the memory no longer exists, or does
+        not match ``memory``.
         """
         raise DeviceError(f"memory of {device!r} is not shared between processes")
 
     def adopt(self, value: Any) -> Any:
-        """Return an array over the memory of another library's array, by DLPack.
+        """Return an array over the memory of another library's array, imported by DLPack.
 
-        Raises BufferError.
+        Raises BufferError if the array cannot be imported.
         """
         raise BufferError(f"arrays on {self.device_type!r} are not shared by DLPack")
 
@@ -145,22 +144,20 @@ class ArrayBackend(ABC):
         return None
 
     def is_in_use(self) -> bool:
-        """Return whether kernels here may use its devices, and so need ``kernel_block``."""
+        """Return whether kernels in this process may use the devices, and need ``kernel_block``."""
         return False
 
     def kernel_block(self, device: str) -> AbstractContextManager[Any] | None:
-        """Return the block in which an interpreter runs one kernel, in its thread.
+        """Return the context manager in which an interpreter thread runs one kernel; None for none.
 
-        None if none is needed.
-
-        ``device`` is the one that the kernel uses if it asks for none: empty, the first. What is
-        done in one block comes after all that has been done in those before it, on each device.
-        Raises DeviceError on the way in and out.
+        ``device`` is the kernel's default device; empty for the first one. On each device, work
+        submitted in one block runs after the work of all earlier blocks. Entering and leaving raise
+        DeviceError.
         """
         return None
 
     def synchronize(self, device: str) -> None:
-        """Wait until the work of the current stream of ``device`` is done. Raises DeviceError."""
+        """Wait for the work of this thread's stream on ``device``. Raises DeviceError."""
         stream = self.stream(device)
         if stream is not None:
             stream.synchronize()

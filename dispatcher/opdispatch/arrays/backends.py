@@ -1,4 +1,4 @@
-"""The backends that are registered in this process."""
+"""The registry of this process's array backends."""
 
 from __future__ import annotations
 
@@ -16,38 +16,42 @@ from opdispatch.errors import DeviceError, DeviceLostError, OpdispatchError
 T = TypeVar("T")
 
 PLAIN_KEY_BITS: dict[type, int] = {}
-"""The keys of every instance of a plain array type that has been seen. Types come and go one at a
-time, so that generated code may read it without a lock."""
+"""Cache of the key bits of plain array types. Entries are added and removed one at a time, so that
+generated code may read it without a lock."""
 
-# Protects the order of changes; readers see a whole tuple. The newest first.
+# Serializes changes. Tuples are replaced as a whole, so readers need no lock. Newest first.
 _mutex = threading.Lock()
 _backends: tuple[ArrayBackend, ...] = ()
-# Which of them has the arrays of a class, once it has been asked.
+# Cache of the backend that owns a class.
 _owners: dict[type, ArrayBackend] = {}
-# Those whose kernels run in blocks.
+# The backends that define kernel_block.
 _with_blocks: tuple[ArrayBackend, ...] = ()
-# Those that make no arrays any more, as long as there are some: these know of them.
+# Backends that make no more arrays but whose existing arrays are still tensors. Weak: the arrays
+# keep their backend alive.
 _retired: tuple[weakref.ref[ArrayBackend], ...] = ()
 _collected: ContextVar[list[BackendRegistration] | None]
 _collected = ContextVar("opdispatch_collected_backends", default=None)
-# Those that make the arrays of this task before all others do.
+# Backends that make this task's arrays in preference to registered ones.
 _preferred: ContextVar[tuple[ArrayBackend, ...]]
 _preferred = ContextVar("opdispatch_preferred_backends", default=())
 
 
 class BackendRegistration:
-    """Result of ``register_backend``. Any thread may use it."""
+    """Registration of one backend, as returned by ``register_backend``. Thread-safe."""
 
     def __init__(self, backend: ArrayBackend) -> None:
         self.backend = backend
 
     def open(self) -> None:
-        """Put the backend before all others."""
+        """Register the backend ahead of all others."""
         with _mutex:
             self._publish((self.backend, *self._others()))
 
     def open_behind(self) -> None:
-        """Put it behind those for its type of device: its arrays are known, others are made."""
+        """Register the backend behind others for its device type.
+
+        Its arrays are tensors, but the others make the arrays for the device.
+        """
         kind = self.backend.device_type
         with _mutex:
             others = self._others()
@@ -56,22 +60,22 @@ class BackendRegistration:
             self._publish((*others[:place], self.backend, *others[place:]))
 
     def close(self) -> None:
-        """Undo the registration: its arrays are no longer tensors. Idempotent."""
+        """Unregister the backend: its arrays are no longer tensors. Idempotent."""
         with _mutex:
             self._publish(self._others())
             self._forget_types()
 
     def retire(self) -> None:
-        """Stop making arrays; those made already stay tensors. Idempotent.
+        """Make no more arrays by the backend; its existing arrays remain tensors. Idempotent.
 
-        It is forgotten with the last of them, and with every other reference to it.
+        The registry then only has a weak reference to the backend.
         """
         with _mutex:
             self._publish(self._others(), weakref.ref(self.backend))
             self._forget_types()
 
     def _forget_types(self) -> None:
-        for cls in list(PLAIN_KEY_BITS):  # at once: calls may see another type meanwhile
+        for cls in list(PLAIN_KEY_BITS):  # a copy: other threads may add types meanwhile
             if self.backend.owns(cls):
                 PLAIN_KEY_BITS.pop(cls, None)
 
@@ -82,9 +86,9 @@ class BackendRegistration:
         self, backends: tuple[ArrayBackend, ...], *retired: weakref.ref[ArrayBackend]
     ) -> None:
         global _backends, _owners, _retired, _with_blocks
-        _retired = (*retired, *_retired)  # at no time is an array of none
+        _retired = (*retired, *_retired)  # first, so that a lookup always finds the backend
         _backends = backends
-        _owners = {}  # after them: see find_backend
+        _owners = {}  # after _backends, since find_backend reads _owners first
         others = (each for each in _retired if each() not in (None, self.backend))
         _retired = (*retired, *others)
         _with_blocks = tuple(
@@ -93,11 +97,12 @@ class BackendRegistration:
 
 
 def register_backend(backend: ArrayBackend) -> BackendRegistration:
-    """Make the arrays of a backend tensors, in this process, until the registration is closed.
+    """Make a backend's arrays tensors in this process until the registration is closed.
 
-    Of several for one type of device the newest makes the arrays that arrive for it. What a kernel
-    library registers when it is imported comes and goes with the library: before it is published,
-    the import alone has its arrays made by it. Raises DeviceError if its ``device_type`` is none.
+    If several backends have one device type, the newest makes the arrays received for it. A backend
+    that a kernel library registers on import is loaded and unloaded with the library; until the
+    library is published, it makes only the arrays of the import. Raises DeviceError for an invalid
+    ``device_type``.
     """
     split_device(backend.device_type)
     registration = BackendRegistration(backend)
@@ -113,11 +118,9 @@ def register_backend(backend: ArrayBackend) -> BackendRegistration:
 
 @contextmanager
 def collected_backends() -> Iterator[list[BackendRegistration]]:
-    """Collect the registrations that are made in the block, in this thread.
+    """Yield a list to which backend registrations made in the block, in this task, are added.
 
-    Close them if the block raises.
-
-    They are behind older ones until they are opened.
+    They rank behind older ones until they are opened, and are closed if the block raises.
     """
     collected: list[BackendRegistration] = []
     token = _collected.set(collected)
@@ -134,9 +137,9 @@ def collected_backends() -> Iterator[list[BackendRegistration]]:
 
 @contextmanager
 def preferred_backends(registrations: Sequence[BackendRegistration]) -> Iterator[None]:
-    """Let these backends make the arrays of the block, in this task, before any newer ones.
+    """Prefer these backends for arrays made in the block, in this task, even to newer ones.
 
-    Kernels know the arrays of their own library's backend, and not those of the next version's.
+    A library's kernels expect arrays of its own backend, not of a newer version's.
     """
     chosen = tuple(each.backend for each in registrations)
     token = _preferred.set((*chosen, *_preferred.get()))
@@ -147,16 +150,13 @@ def preferred_backends(registrations: Sequence[BackendRegistration]) -> Iterator
 
 
 def backends() -> tuple[ArrayBackend, ...]:
-    """Return the registered backends, the newest first."""
+    """Return the registered backends, newest first, without retired ones."""
     return _backends
 
 
 def find_backend(cls: type) -> ArrayBackend | None:
-    """Return the backend whose arrays are of that class, even a retired one.
-
-    None if there is none.
-    """
-    owners = _owners  # before the backends: what is noted in it, is of those or of newer ones
+    """Return the backend, registered or retired, that owns the class ``cls``; None if none does."""
+    owners = _owners  # before _backends, so that no older backend is cached in a newer dict
     if (owner := owners.get(cls)) is not None:
         return owner
     for backend in _backends:
@@ -181,43 +181,43 @@ def backend_of_device(device: str) -> ArrayBackend:
 
 
 def explain_device_error(error: BaseException) -> DeviceError | None:
-    """Return the device error behind a kernel's exception (``ArrayBackend.explain``), or None."""
+    """Return the first DeviceError from the backends' ``explain``; None if none explains it."""
     return next((found for each in _backends if (found := each.explain(error))), None)
 
 
 @contextmanager
 def device_errors(device: str) -> Iterator[None]:
-    """Convert errors that the backend of ``device`` raises in the block to DeviceError."""
+    """Convert exceptions raised in the block to DeviceError; OpdispatchErrors pass through."""
     try:
         yield
     except OpdispatchError:
         raise
-    except Exception as error:  # a library's code: it raises what it likes
+    except Exception as error:  # array libraries may raise any exception
         raise explain_device_error(error) or DeviceError(
             f"the backend for arrays on {device!r} raised {type(error).__name__}: {error}"
         ) from error
 
 
 def find_lost_device() -> DeviceLostError | None:
-    """Return the error of a device that this process has lost, for which it should end.
-
-    None if there is none. None: it need not.
-    """
+    """Return the error of a lost device, after which this process should end; None if none is."""
     return next((each.lost for each in _backends if each.lost is not None), None)
 
 
 def use_device(device: str) -> None:
-    """Set the device that kernels use unless their arguments are on another one."""
+    """Set the default device of kernels for its device type.
+
+    Raises DeviceError if no backend has that device type.
+    """
     backend_of_device(device).home = device
 
 
 def backends_with_blocks() -> tuple[ArrayBackend, ...]:
-    """Return those whose kernels run in blocks: see ``ArrayBackend.kernel_block``."""
+    """Return the backends that define ``kernel_block``."""
     return _with_blocks
 
 
 def device_of(array: Any) -> str:
-    """Return the device of an array of any backend. Raises TypeError if it is of none."""
+    """Return the device of a dense array. Raises TypeError for any other value."""
     backend = find_backend(type(array))
     if backend is None:
         raise TypeError(f"no backend has arrays of type {type(array).__qualname__}")

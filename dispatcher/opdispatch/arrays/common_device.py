@@ -1,4 +1,4 @@
-"""Determination of a call's device, which all its tensors must share."""
+"""Lookup of the one device that all tensors of a call must share."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from opdispatch.arrays.tensor_types import find_key_bits
 
 
 def common_device(operator: str, *values: Any) -> str | None:
-    """Return the device of the plain arrays among a kernel's arguments, also of those in lists.
+    """Return the device of the plain arrays in a kernel's arguments, including those in lists.
 
-    Zero-dimensional host arrays can be combined with any device, and determine it only if there are
-    no others. Returns None without arrays. Raises DeviceError with PyTorch's text for arrays on two
-    devices (``ATen/core/op_registration/adaption.h``).
+    A zero-dimensional host array combines with any device and decides only if there is no other
+    array. Returns None if there are no arrays. Raises DeviceError with PyTorch's message for arrays
+    on two devices (``ATen/core/op_registration/adaption.h``).
     """
     found: str | None = None
     number: str | None = None

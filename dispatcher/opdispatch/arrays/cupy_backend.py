@@ -1,4 +1,4 @@
-"""CuPy's arrays: the memory of NVIDIA GPUs, key ``CUDA``. CuPy is imported when it is needed."""
+"""The backend of CuPy's arrays: memory of NVIDIA GPUs, key ``CUDA``. CuPy is imported lazily."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ LOG = logging.getLogger("opdispatch.arrays")
 
 T = TypeVar("T")
 
-# CuPy's classes of it, by DLPack and by the CUDA array interface.
+# CuPy's classes of memory imported by DLPack and by the CUDA array interface.
 _MEMORY_OF_OTHERS = ("DLPackMemory", "UnownedMemory")
 
-# dlpack.h: kDLCUDA, and memory that GPU and host share (kDLCUDAManaged).
+# dlpack.h: kDLCUDA and kDLCUDAManaged.
 _GPU_MEMORY = (2, 13)
 
 
 class CupyBackend(ArrayBackend):
-    """``cupy.ndarray`` and its subclasses, on the GPU that each says it is on.
+    """Backend of ``cupy.ndarray`` and its subclasses, on any number of GPUs.
 
-    ``_lock`` protects ``_pinned``: the ways to the GPUs, None to those without pinned memory.
+    ``_lock`` protects ``_pinned``, the pinned copies by GPU number; None where pinning has failed.
     """
 
     device_type = "cuda"
@@ -53,7 +53,7 @@ class CupyBackend(ArrayBackend):
     dlpack_device_types = _GPU_MEMORY
 
     def __init__(self) -> None:
-        self._finds_gpu: bool | None = None  # not looked yet
+        self._finds_gpu: bool | None = None  # None: not yet determined
         self._ids: dict[str, bytes] = {}
         self._lock = threading.Lock()
         self._pinned: dict[int, PinnedCopies | None] = {}
@@ -71,38 +71,39 @@ class CupyBackend(ArrayBackend):
 
     def device_count(self) -> int:
         """Return the number of GPUs that CuPy can use; 0 without CuPy, a driver or a GPU."""
-        # Importing CuPy is slow.
+        # Importing CuPy is slow; check first whether it can be of use.
         if not has_driver() or importlib.util.find_spec("cupy") is None:
             return 0
         try:
             return int(importlib.import_module("cupy").cuda.runtime.getDeviceCount())
-        except Exception:  # an installation that does not fit: kernels cannot use it
+        except Exception:  # CuPy and the driver do not match, so kernels cannot use a GPU either
             LOG.warning("CuPy is installed, but cannot be used: %s", explain_absence())
             return 0
 
     def explain_absence(self) -> str:
-        """Return what is missing (CuPy, the driver or a GPU), or what does not fit."""
+        """Return which of CuPy, the driver and a GPU is missing or incompatible; empty if none."""
         return explain_absence()
 
     def explain(self, error: BaseException) -> DeviceError | None:
-        """Return the error of an allocation on this thread's current device.
+        """Return the DeviceError for a CUDA error on this thread's current device.
 
-        None for other errors.
+        Returns None for errors that are not the device's. Frees CuPy's unused memory if memory was
+        short, and sets ``lost`` if the device is lost.
         """
         cupy = loaded_cupy()
         if cupy is None or isinstance(error, DeviceError):
             return None
         try:
             device = f"cuda:{cupy.cuda.runtime.getDevice()}"
-        except Exception:  # it is that bad: see Note [Errors that stick]
+        except Exception:  # the context is corrupted: see Note [Errors that stick]
             device = self.home or "cuda"
         found = explain_error(cupy, error, device)
         if isinstance(found, DeviceMemoryError):
-            free_unused(cupy)  # what the kernel has left, others may have room for
+            free_unused(cupy)  # so that the failed kernel's memory is available to other processes
         return self._noted(found)
 
     def to_host(self, array: Any) -> HostArray:
-        """Return a copy; wait for the current stream of the array's GPU."""
+        """Return a copy in host memory, after the work on the current stream of the array's GPU."""
         device = self.device_of(array)
         with self._errors(f"the array on {device} cannot be read", device) as cupy:
             host = self._download(cupy, array)
@@ -110,7 +111,7 @@ class CupyBackend(ArrayBackend):
         return host
 
     def from_host(self, array: HostArray, device: str) -> Any:
-        """Return a copy on that GPU, from CuPy's memory pool."""
+        """Return a copy on the GPU ``device``, allocated from CuPy's memory pool."""
         what = f"{array.nbytes} bytes cannot be put on {device!r}"
         with self._errors(what, device, array.nbytes) as cupy:
             if array.nbytes < LEAST_BYTES:
@@ -122,27 +123,25 @@ class CupyBackend(ArrayBackend):
         return there
 
     def is_its_own(self, array: Any) -> bool:
-        """Return whether it is not a view, neither of an array nor of memory that CuPy has not
-        allocated.
-        """
+        """Return whether it is C-contiguous and not a view of an array or of imported memory."""
         is_of_others = type(array.data.mem).__name__ in _MEMORY_OF_OTHERS
         return array.base is None and not is_of_others and bool(array.flags.c_contiguous)
 
     def copy(self, array: Any) -> Any:
-        """Return a copy on the same GPU, made by its current stream."""
+        """Return a C-contiguous copy on the same GPU, made on its current stream."""
         device = self.device_of(array)
         what = f"{array.nbytes} bytes cannot be copied on {device!r}"
         with self._errors(what, device, array.nbytes) as cupy:
             return _with_room(cupy, lambda: array.copy(order="C"))
 
     def assign(self, target: Any, contents: Any) -> None:
-        """Write in place, by the current stream of the target's GPU."""
+        """Write ``contents`` into ``target`` on the current stream of the target's GPU."""
         device = self.device_of(target)
         with self._errors(f"the array on {device!r} cannot be written to", device) as cupy:
             if isinstance(contents, np.ndarray):
                 source = np.ascontiguousarray(contents, dtype=target.dtype)
                 there = target
-                if not target.flags.c_contiguous:  # nothing is copied there from the host at once
+                if not target.flags.c_contiguous:  # host copies need contiguous GPU memory
                     there = _with_room(cupy, lambda: cupy.empty(target.shape, target.dtype))
                 if source.nbytes >= LEAST_BYTES:
                     self._upload(cupy, source, there)
@@ -155,18 +154,21 @@ class CupyBackend(ArrayBackend):
                 target[...] = contents
 
     def device_id(self, device: str) -> bytes:
-        """Return ``device_id_of``, cached since it is slow and never changes."""
+        """Return the result of ``device_id_of``, cached since the call is slow."""
         number = split_device(device)[1]
         if number is None:
             return b""
         if device not in self._ids:
-            # Not as the current device, which may be another caller's.
+            # Do not change the current device: the query needs none.
             with self._errors(f"{device!r} cannot be used", self.device_type) as cupy:
                 self._ids[device] = device_id_of(cupy, number)
         return self._ids[device]
 
     def share(self, array: Any) -> DeviceMemory | None:
-        """Share an array by CUDA IPC. The host waits until the elements are complete."""
+        """Return a CUDA IPC handle; wait until the elements are complete.
+
+        Returns None for empty arrays and for those that are not C-contiguous.
+        """
         if not array.nbytes or not array.flags.c_contiguous:
             return None
         device = self.device_of(array)
@@ -176,7 +178,7 @@ class CupyBackend(ArrayBackend):
     def read_shared(
         self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], device: str
     ) -> Any:
-        """Copy a shared array by CUDA IPC, within the GPU."""
+        """Return a copy, within the GPU, of an array that another process shares by CUDA IPC."""
         if memory.device_id != self.device_id(device):
             raise DeviceError(f"what is shared is not on {device}")
         what = f"{memory.length} bytes of another process cannot be read on {device}"
@@ -187,7 +189,7 @@ class CupyBackend(ArrayBackend):
         return target
 
     def adopt(self, value: Any) -> Any:
-        """Return a view, ordered after the other library's pending work on its stream."""
+        """Return a view, ordered after the exporting library's pending work on its stream."""
         cupy = import_cupy("cuda")
         try:
             return cupy.from_dlpack(value)
@@ -206,7 +208,7 @@ class CupyBackend(ArrayBackend):
         return found
 
     def kernel_block(self, device: str) -> CupyKernelBlock:
-        """See Note [The order of a GPU's work]."""
+        """Return a CupyKernelBlock. See Note [The order of a GPU's work]."""
         cupy, name = import_cupy(device), device or "cuda"
 
         def explained(error: Exception) -> DeviceError:
@@ -216,20 +218,20 @@ class CupyBackend(ArrayBackend):
         return CupyKernelBlock(cupy, number, explained, goes_back=not self.home)
 
     def stream(self, device: str) -> Any:
-        """Return this thread's ``cupy.cuda.Stream`` on that GPU."""
+        """Return this thread's current ``cupy.cuda.Stream`` on ``device``."""
         with self._errors(f"{device!r} cannot be used", device) as cupy:
             return cupy.cuda.get_current_stream()
 
     def synchronize(self, device: str) -> None:
-        """Wait for this thread's stream on that GPU."""
+        """Wait for the work of this thread's current stream on ``device``."""
         with self._errors(f"the work on {device!r} has failed", device):
             self.stream(device).synchronize()
 
     @contextmanager
     def _errors(self, what: str, device: str, asked: int = 0) -> Iterator[Any]:
-        """Make that GPU current in the block, yield the module ``cupy``, and convert its errors.
+        """Make ``device`` current in the block, yield the module ``cupy``, and convert its errors.
 
-        What CuPy and CUDA raise in it is one sentence of ours, which begins with ``what``.
+        Errors of CuPy and CUDA become a DeviceError whose message begins with ``what``.
         """
         cupy = import_cupy(device)
         try:
@@ -244,7 +246,7 @@ class CupyBackend(ArrayBackend):
                     raise self._explained(cupy, error, device, what) from error
         except DeviceError:
             raise
-        except Exception as error:  # the GPU cannot even be made the current one
+        except Exception as error:  # setDevice failed
             raise self._explained(cupy, error, device, what) from error
 
     def _explained(self, cupy: Any, error: Exception, device: str, what: str) -> DeviceError:
@@ -289,9 +291,9 @@ class CupyBackend(ArrayBackend):
 
 
 def array_of_cupy(cupy: Any, array: HostArray) -> Any:
-    """Return a copy on the current GPU, bit for bit.
+    """Return a bit-exact copy of a host array on the current GPU.
 
-    ``cupy.asarray`` fills an array without dimensions, with zeros if it is zero: -0.0 would be 0.0.
+    ``cupy.asarray`` would turn a zero-dimensional -0.0 into 0.0.
     """
     if array.ndim or array.dtype.kind not in "fc":
         return cupy.asarray(array)
@@ -303,10 +305,10 @@ def array_of_cupy(cupy: Any, array: HostArray) -> Any:
 
 @contextmanager
 def _on(cupy: Any, device: str, *, goes_back: bool) -> Iterator[None]:
-    """Make that GPU current in the block; None means the current one.
+    """Make ``device`` current in the block; ``"cuda"`` means the GPU that is current already.
 
-    ``cupy.cuda.Device`` makes a context on the one it goes back to. See
-    Note [The order of a GPU's work].
+    Not by ``cupy.cuda.Device``, which creates a CUDA context on the GPU that it changes back to.
+    See Note [The order of a GPU's work].
     """
     runtime, number = cupy.cuda.runtime, split_device(device)[1]
     before = runtime.getDevice()
@@ -322,7 +324,7 @@ def _on(cupy: Any, device: str, *, goes_back: bool) -> Iterator[None]:
 
 
 def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:
-    """Return ``allocate()``; if memory is short, free the pools and try once more."""
+    """Return ``allocate()``; if memory is short, free the pools' unused memory and retry once."""
     try:
         return allocate()
     except cupy.cuda.memory.OutOfMemoryError:
@@ -332,6 +334,6 @@ def _with_room(cupy: Any, allocate: Callable[[], T]) -> T:
 
 def free_unused(cupy: Any) -> None:
     """Return the unused memory of CuPy's pools to the device."""
-    with suppress(Exception):  # after some errors nothing works any more
+    with suppress(Exception):  # every call fails after an error that sticks
         cupy.get_default_memory_pool().free_all_blocks()
         cupy.get_default_pinned_memory_pool().free_all_blocks()

@@ -1,10 +1,10 @@
-"""Conversion of CuPy and CUDA errors to opdispatch errors, and why no GPU is usable.
+"""Conversion of CuPy and CUDA errors to DeviceError, and the reason why no GPU can be used.
 
 Note [Errors that stick]
     Some errors (an illegal address, a failed assertion, a memory or hardware fault) corrupt the
     CUDA context: every later call in the process fails with the same error, and only a new
-    process can use the GPU again. After an error that is not known to be of this kind, a harmless
-    call is made; if that fails too, the GPU is lost for this process.
+    process can use the GPU again. After any other CUDA error, ``explain_error`` queries the free
+    memory; if the query fails too, the GPU is lost for this process.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from opdispatch.errors import DeviceError, DeviceLostError, DeviceMemoryError
 
 INSTALL_HINT = "`pip install 'cupy-cuda12x[ctk]'`, or cupy-cuda13x, whichever fits the driver"
 
-# Without one of them there is no driver (the second one is that of WSL).
+# The device file of the driver on Linux, and on WSL.
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _ASKED = re.compile(r"allocating ([\d,]+) bytes")
 
 _LIBRARIES_HINT = "`pip install 'cupy-cuda12x[ctk]'` brings it along, or cupy-cuda13x"
-# With the two that some of them need.
+# The libraries that CuPy loads on demand, including cublasLt and nvJitLink, which others need.
 _LIBRARY = re.compile(r"lib(?:cublas|cublasLt|cufft|curand|cusolver|cusparse|nvJitLink)\b")
 
-# What each library of CUDA says when it gets no memory, by CuPy's class of its errors: their
-# numbers have nothing in common (driver_types.h, cuda.h, cublas_api.h, cusolver_common.h,
-# cusparse.h, cufft.h, curand.h).
+# Status code for a failed allocation, by the CuPy error class of each CUDA library. Each library
+# numbers its own (driver_types.h, cuda.h, cublas_api.h, cusolver_common.h, cusparse.h, cufft.h,
+# curand.h).
 _NO_MEMORY = {
     "CUDARuntimeError": 2,
     "CUDADriverError": 2,
@@ -41,21 +41,20 @@ _NO_MEMORY = {
     "CuFFTError": 2,
     "CURANDError": 102,
 }
-# Those whose numbers are the ones below: driver_types.h, cudaError_t, and cuda.h, CUresult.
+# The classes whose status codes are those below: cudaError_t (driver_types.h), CUresult (cuda.h).
 _OF_CUDA_ITSELF = ("CUDARuntimeError", "CUDADriverError")
 _INSUFFICIENT_DRIVER = 35
-# CUDA has not worked from the start: not initialized, a stub of the driver, a driver that is too
-# old, one that calls for a newer one, a GPU that others have for themselves, no device, services
-# of the machine that are not running (the fabric manager, where GPUs have switches between them),
-# versions that do not fit.
+# CUDA could not be initialized: not initialized (3), stub driver (34), driver too old (35, 36), GPU
+# in exclusive use by another process (46), no device (100), system not ready, such as the fabric
+# manager of NVSwitch machines (802), driver mismatch (803), unsupported compatibility mode (804).
 _NEVER_WORKED = frozenset({3, 34, _INSUFFICIENT_DRIVER, 36, 46, 100, 802, 803, 804})
-# Of these the manual says that the process must be ended: a memory error, a link error, an
-# illegal address, a kernel that ran too long, an assertion, and faults of instructions.
+# After these, says CUDA's manual, the process must end: an ECC or NVLink error, an illegal address,
+# a kernel timeout, a device assertion, or an instruction fault.
 _STICKY = frozenset({214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719})
 
 
 def import_cupy(device: str) -> Any:
-    """Return the module ``cupy``. Raises DeviceError, which says what is missing."""
+    """Return the module ``cupy``. Raises DeviceError if it cannot be imported."""
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
@@ -71,7 +70,7 @@ def has_driver() -> bool:
 
 
 def explain_absence() -> str:
-    """Return the reason why CuPy can use no GPU here; empty if it can."""
+    """Return the reason why CuPy cannot use a GPU in this process; empty if it can."""
     if importlib.util.find_spec("cupy") is None:
         return f"CuPy is not installed ({INSTALL_HINT})"
     if not has_driver():
@@ -83,15 +82,15 @@ def explain_absence() -> str:
     try:
         if cupy.cuda.runtime.getDeviceCount():
             return ""
-    except Exception as error:  # whatever an installation that does not fit may raise
+    except Exception as error:  # a mismatched installation may raise any exception
         return _explain_driver(cupy, error)
     return "the NVIDIA driver finds no GPU"
 
 
 def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError | None:
-    """Return the error of the current device, called ``device``, behind an exception, or None.
+    """Return the DeviceError that explains an exception; None if the current device did not fail.
 
-    See Note [Errors that stick].
+    ``device`` names the current device in the message. See Note [Errors that stick].
     """
     if isinstance(error, cupy.cuda.memory.OutOfMemoryError) or _is_refused_memory(error):
         return memory_error(cupy, error, device)
@@ -102,7 +101,7 @@ def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError |
             f"({' '.join(str(error).split())})",
             hint=_LIBRARIES_HINT,
         )
-    for each in chain:  # CuPy loads them when it needs them first
+    for each in chain:  # CuPy loads CUDA's libraries on first use
         if isinstance(each, ImportError) and (library := _LIBRARY.search(str(each))):
             return DeviceError(
                 f"{device} cannot do this: CUDA's {library[0]} is not there "
@@ -127,10 +126,10 @@ def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError |
 def memory_error(
     cupy: Any, error: BaseException, device: str, what: str = "", asked: int = 0
 ) -> DeviceMemoryError:
-    """Return the error of a failed allocation, with the memory figures of the current device,
-    called ``device``.
+    """Return the error for a failed allocation, with the memory figures of the current device.
 
-    ``what`` could not be done, in words.
+    ``device`` names that device, ``what`` the operation that failed, and ``asked`` is the size in
+    bytes; 0 reads it from CuPy's message.
     """
     if not asked and (found := _ASKED.search(str(error))):
         asked = int(found[1].replace(",", ""))
@@ -141,7 +140,7 @@ def memory_error(
         free, total = cupy.cuda.runtime.memGetInfo()
         pool = cupy.get_default_memory_pool()
         held, used, limit = pool.total_bytes(), pool.used_bytes(), pool.get_limit()
-    except Exception:  # CUDA may have no room even for that
+    except Exception:  # the query itself may fail for lack of memory
         figures = f"({error})"
     else:
         facts |= {"free": str(free), "total": str(total), "held": str(held), "used": str(used)}
@@ -149,7 +148,7 @@ def memory_error(
             f"{free} of its {total} bytes are free, and CuPy's pool in this process holds {held}, "
             f"of which {used} are in use"
         )
-        if limit:  # which there may be room for, but not for this process
+        if limit:  # the device may have free memory that the limit keeps from this process
             facts["limit"] = str(limit)
             figures += f"; it may hold {limit} (CUPY_GPU_MEMORY_LIMIT)"
     what = what or f"there is no room for {asked or 'more'} bytes on {device}"
@@ -171,12 +170,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_cudas(error: BaseException) -> bool:
-    """Return whether CuPy raised the error because a CUDA library returned an error status."""
+    """Return whether the exception's class is CuPy's, as for error statuses of CUDA libraries."""
     return type(error).__module__.partition(".")[0] in ("cupy", "cupy_backends")
 
 
 def _status_of(error: BaseException) -> Any:
-    """Return the status number that the CUDA library returned; cuFFT's has another name."""
+    """Return the status code in a CuPy error: ``status``, or ``result`` for cuFFT; None if none."""
     return getattr(error, "status", getattr(error, "result", None))
 
 
@@ -215,5 +214,5 @@ def _version(number: int) -> str:
 
 
 def loaded_cupy() -> Any:
-    """Return CuPy if this process has imported it; else None."""
+    """Return the module ``cupy`` if this process has imported it; else None."""
     return sys.modules.get("cupy")

@@ -1,10 +1,10 @@
-"""Arrays of one process on a GPU, read by another one on the same GPU: CUDA IPC.
+"""Copies of GPU arrays from one process to another on the same GPU, by CUDA IPC.
 
-A handle stands for a whole allocation, of which CuPy's pool hands out parts; so the place of an
-array in it goes along. What is opened is copied at once, on the GPU, and closed: two processes
-never write to one array, and none reads memory that its owner has given to another one
-(``opdispatch_server.worker.values.device_exports`` sees to that). CUDA counts how often a process
-has opened one allocation, so that threads need not know of each other.
+A handle identifies a whole allocation, from which CuPy's pool hands out blocks; the array's offset
+is therefore sent with it. The reader opens the allocation, copies the array on the GPU and closes
+it at once, so two processes never write to one array. The owner must not reuse the memory until it
+has been read (``opdispatch_server.worker.values.device_exports``). CUDA counts how often a process
+has opened an allocation, so threads need no lock around opening and closing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from opdispatch.arrays.device_memory import DeviceMemory
 from opdispatch.errors import DeviceError
 
 HANDLE_BYTES = 64
-"""cudaIpcMemHandle_t."""
+"""Size of a ``cudaIpcMemHandle_t``."""
 
 
 def device_id_of(cupy: Any, number: int) -> bytes:
-    """Return a GPU's PCI bus id and UUID, equal in all processes, however they number GPUs.
+    """Return a GPU's PCI bus id and UUID, which are equal in all processes of the machine.
 
-    Neither suffices: MIG instances share a PCI bus id, and CuPy cuts a UUID off at a zero byte.
+    Neither alone identifies it: MIG instances share a PCI bus id, and CuPy truncates a UUID at a
+    zero byte.
     """
     uuid: bytes = cupy.cuda.runtime.getDeviceProperties(number)["uuid"]
     place: str = cupy.cuda.Device(number).pci_bus_id
@@ -31,13 +32,13 @@ def device_id_of(cupy: Any, number: int) -> bytes:
 
 
 def share_array(cupy: Any, array: Any, device_id: bytes) -> DeviceMemory:
-    """Return where another process finds an array on the current GPU, once its elements are
-    complete.
+    """Return the location of an array on the current GPU; wait until its elements are complete.
 
-    The array must be C-contiguous and stay until it has been read. Raises what CuPy raises for
-    memory that is not to be shared (that of ``cudaMallocAsync``, managed memory), and DeviceError.
+    The array must be C-contiguous, and must not be released until it has been read. Raises
+    CUDARuntimeError for memory that cannot be shared (managed, or from ``cudaMallocAsync``), and
+    DeviceError.
     """
-    # An event on the default stream comes after all work of the streams that block, too.
+    # An event on the legacy default stream also follows the work of all blocking streams.
     event = cupy.cuda.Event(block=True, disable_timing=True)
     event.record(cupy.cuda.Stream.null)
     event.synchronize()
@@ -51,9 +52,10 @@ def share_array(cupy: Any, array: Any, device_id: bytes) -> DeviceMemory:
 
 
 def read_shared(cupy: Any, memory: DeviceMemory, target: Any) -> None:
-    """Copy what another process shares to an array on the current GPU; complete on return.
+    """Copy memory that another process shares to an array on the current GPU.
 
-    Raises DeviceError if the array cannot be read, and any error of CuPy.
+    The copy is complete on return. Raises DeviceError for an invalid location or a size other than
+    the target's, and propagates errors of CuPy.
     """
     if len(memory.handle) != HANDLE_BYTES:
         raise DeviceError(
@@ -82,10 +84,10 @@ def read_shared(cupy: Any, memory: DeviceMemory, target: Any) -> None:
 
 
 def allocation_of(address: int) -> tuple[int, int]:
-    """Return the start and the size in bytes of the allocation that an address of the current GPU
-    is in.
+    """Return the start address and the size in bytes of the allocation that contains ``address``.
 
-    Ask the driver (cuMemGetAddressRange), as CuPy has no such function. Raises DeviceError.
+    The driver's cuMemGetAddressRange is called by ctypes, since CuPy does not wrap it. Raises
+    DeviceError if the address is not in an allocation on the current GPU.
     """
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     status = _driver().cuMemGetAddressRange_v2(

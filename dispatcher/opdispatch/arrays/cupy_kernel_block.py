@@ -1,25 +1,24 @@
-"""The block in which an interpreter runs a kernel that may use a GPU.
+"""The context manager in which an interpreter runs a kernel that may use a GPU.
 
 Note [The order of a GPU's work]
-    The host does not wait for a kernel's work: it waits where elements are read. In between, all
-    is in order because it all is on one stream for each GPU, CUDA's default stream (the legacy
-    one), whichever threads the calls run in:
+    The host does not wait for a kernel's work until it reads elements. Work is ordered on the GPU
+    instead, because all of it runs on one stream per GPU, CUDA's legacy default stream, whichever
+    threads the calls run in:
 
-    - every kernel begins on it, and so does whatever the backend does beside kernels: what one
-      call makes, the next one finds complete;
-    - work that a kernel puts onto streams of its own is ordered with it by CUDA, unless those
-      are made with ``non_blocking=True``. Of such a stream the kernel itself says that the default
-      stream is to wait for it, or waits for it;
-    - a stream that a kernel leaves behind as the current one is waited for here: by the default
-      stream, for an event, and not by the host. The next call of that thread does not find it.
+    - every kernel starts on that stream, and so do the backend's own copies: each call finds the
+      results of the previous one complete;
+    - CUDA orders work on a kernel's own streams with the default stream, unless the streams were
+      created with ``non_blocking=True``. For those, the kernel must wait, or make the default
+      stream wait;
+    - if a kernel leaves another stream as the current one, the default stream waits for it, by an
+      event and without blocking the host, and the thread's next call starts on the default stream.
 
-    Memory that is released is used again in the order of that stream, too: CuPy's pool gives a
-    block only to work on the stream that it was taken for.
+    Released memory is reused in the order of that stream, too: CuPy's pool gives a block only to
+    work on the stream that it was allocated for.
 
-    A block by itself uses no GPU, and so costs a kernel that uses none no memory there: since CUDA
-    12, ``cudaSetDevice`` makes a context, of some hundred MiB, and so it is called only where
-    another GPU than the current one is to be used. An interpreter that was given a GPU does not
-    go back to the first one afterwards, either.
+    Entering a block allocates nothing on a GPU, so a kernel without GPU work costs no memory there.
+    Since CUDA 12, ``cudaSetDevice`` creates a context of some hundred MiB; it is therefore called
+    only to change the current GPU, and an interpreter with an assigned GPU does not change back.
 """
 
 from __future__ import annotations
@@ -32,10 +31,11 @@ from opdispatch.errors import DeviceError
 
 
 class CupyKernelBlock:
-    """Kernels in it use a GPU, whose number may be left out, in order. For one thread, once.
+    """Make GPU ``number`` current and order its work. For one thread, and one use.
 
-    ``explained`` makes an error of ours of what CuPy raises on the way in and out. Without
-    ``goes_back`` the thread stays at the GPU. See Note [The order of a GPU's work].
+    ``number`` is None for the current GPU. ``explained`` converts what CuPy raises on entry and
+    exit to a DeviceError. Unless ``goes_back`` is true, the GPU stays current afterwards. See
+    Note [The order of a GPU's work].
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CupyKernelBlock:
             with self._stack:
                 self._order()
         except Exception as error:
-            if raised is None:  # else, what the kernel has raised says more
+            if raised is None:  # else the kernel's own exception is the cause
                 raise self._explained(error) from error
 
     def _use(self, number: int) -> None:
@@ -79,7 +79,7 @@ class CupyKernelBlock:
             self._cuda.runtime.setDevice(number)
 
     def _order(self) -> None:
-        self._use(self._device)  # the kernel may have gone to another one
+        self._use(self._device)  # the kernel may have made another GPU current
         default = self._cuda.Stream.null
         current = self._cuda.get_current_stream()
         if current.ptr != default.ptr:

@@ -1,4 +1,4 @@
-"""Device memory that other processes of the machine can map."""
+"""Handles of device memory that other processes of the machine can map."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class DeviceMemory:
     """Location of an array's elements: a byte range of an allocation, which is shared as a whole.
 
-    Received from another process, so the reader must validate it.
+    It comes from another process, so the reader must validate it.
     """
 
     device_id: bytes

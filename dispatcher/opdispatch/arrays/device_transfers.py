@@ -8,24 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceTransfers:
-    """Numbers of bytes copied between host memory and one device."""
+    """Bytes copied to and from one device."""
 
     to_device: int = 0
     from_device: int = 0
     from_peers: int = 0
-    """Copies on the device itself, from another process."""
+    """Bytes copied from another process's memory on the same device."""
 
 
-_mutex = (
-    threading.Lock()
-)  # guards writes to _transfers; its values are replaced as a whole, so reads need no lock
+_mutex = threading.Lock()  # guards _transfers: an update reads the old counters first
 _transfers: dict[str, DeviceTransfers] = {}
 
 
 def count_transfer(
     device: str, *, to_device: int = 0, from_device: int = 0, from_peers: int = 0
 ) -> None:
-    """Count a copy of a backend's, of so many bytes."""
+    """Add a copy by a backend, in bytes, to the counters of ``device``."""
     with _mutex:
         before = _transfers.get(device, DeviceTransfers())
         _transfers[device] = DeviceTransfers(
@@ -36,9 +34,9 @@ def count_transfer(
 
 
 def device_transfers() -> dict[str, DeviceTransfers]:
-    """Return the transfers so far by device, such as ``"cuda:0"``.
+    """Return the bytes copied so far, by device name such as ``"cuda:0"``.
 
-    Backends count what they copy; what kernels copy with their arrays' library is not counted.
+    Only copies made by backends are counted, not those a kernel makes with CuPy itself.
     """
     with _mutex:
         return dict(sorted(_transfers.items()))

@@ -1,4 +1,4 @@
-"""Devices by their names: PyTorch's, such as ``cpu``, ``cuda:1`` and ``privateuseone:0``."""
+"""Parsing of PyTorch's device names, such as ``cpu``, ``cuda:1`` and ``privateuseone:0``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ COMPONENTS = {
     },
     "privateuseone": BackendComponent.PrivateUse1,
 }
-"""The bit in key sets of each type of device that can hold tensors (``c10/core/DeviceType.h``)."""
+"""Backend component, the bit in key sets, by device type (``c10/core/DeviceType.h``)."""
 
 
 def split_device(device: str) -> tuple[str, int | None]:
-    """Return the type of a device, and its number if it has one. Raises DeviceError for others."""
+    """Return the type and the index of a device: ("cuda", 1) for "cuda:1", ("cuda", None) for
+    "cuda".
+
+    Raises DeviceError for an invalid name.
+    """
     try:
         kind, _, number = check_device(device).partition(":")
-    except (ValueError, TypeError):  # no text at all
+    except (ValueError, TypeError):  # TypeError: not a string
         kind = ""
     if kind not in COMPONENTS:
         raise DeviceError(
@@ -33,20 +37,18 @@ def split_device(device: str) -> tuple[str, int | None]:
 
 
 def canonical_device(device: str) -> str:
-    """Return a device with its number: ``"cuda:0"`` for ``"cuda"``.
+    """Return a device name with its index: ``"cuda:0"`` for ``"cuda"``.
 
-    ``"cpu"`` and ``"meta"`` have none.
-
-    Raises DeviceError for anything but a device.
+    ``"cpu"`` and ``"meta"`` have no index. Raises DeviceError for an invalid name.
     """
     kind, number = split_device(device)
     return kind if kind in ("cpu", "meta") else f"{kind}:{number or 0}"
 
 
 def device_mismatch(what: str, one: str, other: str, *, parts: str = "arguments") -> DeviceError:
-    """Return the error for tensors on two devices, worded as in PyTorch.
+    """Return PyTorch's error for the ``parts`` of ``what`` being on devices ``one`` and ``other``.
 
-    The ``parts`` of ``what``.
+    ``what`` names the operator or tensor in the message.
     """
     return DeviceError(
         "Expected all tensors to be on the same device, but found at least two devices, "

@@ -1,9 +1,9 @@
-"""Host memory by DLPack, also of element types that NumPy's DLPack has not: bfloat16 and float8.
+"""DLPack exchange of host arrays, including the dtypes NumPy's DLPack lacks: bfloat16 and float8.
 
-A capsule says what its elements are in a ``DLDataType`` (``dlpack.h``, of major version 1 and
-before), and is not shared from when it is asked for until it is taken. In between, elements of
-ml_dtypes are said to be unsigned integers of the same width, which NumPy takes, or those that NumPy
-gives are said to be what they are.
+A capsule has the element type in a ``DLDataType`` (``dlpack.h``, up to major version 1). Between
+its creation and its consumption no other code uses it, so its type can be overwritten: on import,
+the dtypes of ml_dtypes become unsigned integers of the same width, which NumPy accepts; on export,
+NumPy's unsigned integers become the actual type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opdispatch.schema.scalar_type import find_dtype_of_name
 HostArray: TypeAlias = "np.ndarray[Any, Any]"
 
 _UNSIGNED = 1  # kDLUInt
-# DLDataTypeCode, of elements that fill whole bytes.
+# DLDataTypeCode of the dtypes whose elements fill whole bytes.
 _CODES = {
     "bfloat16": 4,
     "float8_e3m4": 7,
@@ -41,7 +41,7 @@ class _DataType(ctypes.Structure):
 
 
 class _Unversioned(ctypes.Structure):
-    """DLManagedTensor, up to the element type of the DLTensor that it begins with."""
+    """The start of DLManagedTensor: its DLTensor, up to the element type."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -53,7 +53,7 @@ class _Unversioned(ctypes.Structure):
 
 
 class _Versioned(ctypes.Structure):
-    """DLManagedTensorVersioned, as far."""
+    """DLManagedTensorVersioned, up to the element type of its DLTensor."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -65,7 +65,7 @@ class _Versioned(ctypes.Structure):
     )
 
 
-# Prototypes of our own: others may set the types of those that ctypes shares.
+# Own prototypes: any code may set the argument types of the functions that ctypes.pythonapi shares.
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -75,10 +75,10 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def view_by_dlpack(value: Any) -> HostArray:
-    """Return NumPy's view of the host memory that ``value.__dlpack__`` gives.
+    """Return a NumPy view of the host memory that ``value.__dlpack__`` exports.
 
-    Raises whatever that raises, and BufferError or RuntimeError, as NumPy does, for what it cannot
-    view.
+    Propagates errors of ``__dlpack__``. Raises BufferError or RuntimeError, as NumPy does, for an
+    array that it cannot view.
     """
     with suppress(BufferError, RuntimeError):  # RuntimeError: NumPy has no such element type
         view: HostArray = np.from_dlpack(value)
@@ -89,9 +89,9 @@ def view_by_dlpack(value: Any) -> HostArray:
 
 
 def give_by_dlpack(array: HostArray, **options: Any) -> Any:
-    """Return a capsule of an array's memory; ``options`` are those of ``__dlpack__``.
+    """Return a DLPack capsule over an array's memory; ``options`` are those of ``__dlpack__``.
 
-    Raises BufferError for elements that DLPack has no word for.
+    Raises BufferError for a dtype that DLPack does not have.
     """
     code = _CODES.get(array.dtype.name)
     if code is None:
@@ -102,9 +102,9 @@ def give_by_dlpack(array: HostArray, **options: Any) -> Any:
 
 
 class _AsIntegers:
-    """Another library's array, whose elements are said to be integers if NumPy has not the type.
+    """Wrapper of another library's array that exports dtypes NumPy lacks as unsigned integers.
 
-    ``dtype`` is then what they are.
+    ``dtype`` is the actual dtype after such an export, else None.
     """
 
     def __init__(self, value: Any) -> None:
@@ -126,11 +126,9 @@ class _AsIntegers:
 
 
 def _data_type_in(capsule: Any) -> _DataType:
-    """Return the place of the data type in a capsule.
+    """Return the DLDataType in a capsule's memory, which the caller must keep alive.
 
-    Raises BufferError if it is none, was used, or is of another kind.
-
-    It is the capsule's memory: the caller keeps that alive.
+    Raises BufferError for anything but an unconsumed capsule of DLPack up to version 1.
     """
     found: _DataType
     if _is_valid(capsule, b"dltensor"):

@@ -1,4 +1,4 @@
-"""Arrays without elements that have a device, the arrays of fake tensors."""
+"""The arrays of fake tensors: shape, dtype and device, but no elements."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FAKE_BIT = bits_of_key(DispatchKey.Fake)
 
 
 class FakeArray(MetaArray):
-    """Stand-in for an array on ``device``, whether there is such a device here or not.
+    """Array without elements that reports ``device``; the machine need not have that device.
 
-    Its keys are Fake and those of the device's backend. Mirrors what is in
-    ``torch/_subclasses/fake_tensor.py`` a tensor on ``meta`` with a ``fake_device``.
+    Its keys are Fake and the dense key of the device's backend. Mirrors a tensor on ``meta`` with
+    a ``fake_device`` in ``torch/_subclasses/fake_tensor.py``.
     """
 
     __slots__ = ("base", "device", "recorded")
@@ -29,15 +29,15 @@ class FakeArray(MetaArray):
     def __init__(
         self, shape: tuple[int, ...], dtype: DTypeLike, device: str, base: Any = None
     ) -> None:
-        """Raise DeviceError for ``meta``, and for anything but a device."""
+        """Raise DeviceError for ``meta`` and for an invalid device name."""
         super().__init__(shape, dtype)
         self.device = canonical_device(device)
         if self.device == "meta":
             raise DeviceError("a fake tensor is on a device that has memory, and 'meta' has none")
         self.base = base
-        """The base of a view, or None."""
+        """The array that this is a view of, or None."""
         self.recorded: Any = None
-        """The recorded call that makes it, for deferred initialization."""
+        """The recorded call that computes it, for deferred initialization."""
 
     @property
     def key_bits(self) -> int:

@@ -1,4 +1,4 @@
-"""Import of arrays of other libraries, such as PyTorch and JAX, by DLPack."""
+"""Import of other libraries' arrays, such as PyTorch's and JAX's, by DLPack."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from opdispatch.errors import DeviceError
 
 
 def is_foreign(value: object) -> bool:
-    """Return whether ``value`` is an array of another library, judged by its type.
+    """Return whether the type of ``value`` supports DLPack.
 
-    Asked of the type: its class is none.
+    Only the type is inspected, since an array class itself also has these attributes.
     """
     return hasattr(type(value), "__dlpack_device__") and hasattr(type(value), "__dlpack__")
 
 
 def adopt(value: Any) -> Any:
-    """Return a plain array that shares the memory of a foreign one and keeps it alive.
+    """Return a plain array that shares the memory of another library's array and keeps it alive.
 
-    Nothing is copied. The backend is chosen by the array's DLPack device. Raises DeviceError if no
+    Nothing is copied. The array's DLPack device determines the backend. Raises DeviceError if no
     backend supports that device, or if the array cannot be exported.
     """
     is_negative = getattr(value, "is_neg", None)
-    if callable(is_negative) and is_negative() is True:  # PyTorch exports the stored elements
+    if callable(is_negative) and is_negative() is True:  # PyTorch exports them without the bit
         raise DeviceError(
             f"{describe_type(value)} stands for the negative of its elements, which DLPack does "
             "not tell",
@@ -51,7 +51,7 @@ def adopt(value: Any) -> Any:
 
 def _refusal(value: Any, error: Exception) -> DeviceError:
     text = f"{describe_type(value)} does not give its elements by __dlpack__"
-    if "PyCapsule" in str(error):  # it has another name once its elements were taken
+    if "PyCapsule" in str(error):  # a consumed capsule is renamed
         return DeviceError(
             f"{text}: what it gives is not a DLPack capsule, or one that was used already",
             hint="a capsule can be used once; its __dlpack__ has to make a new one",

@@ -1,4 +1,4 @@
-"""The devices that a kernel runs on, in blocks that put its work in order.
+"""Context managers that select a kernel's device and order its work there.
 
 See ``ArrayBackend.kernel_block``.
 """
@@ -17,9 +17,10 @@ T = TypeVar("T")
 
 
 def run_on_device(arguments: Iterable[Any], function: Callable[..., T], *args: Any) -> T:
-    """Run what calls a kernel with these arguments, on their device and in order.
+    """Return ``function(*args)``, run in the kernel blocks for the device of ``arguments``.
 
-    See ``ArrayBackend.kernel_block``. Raises DeviceError, and what ``function`` raises.
+    ``function`` calls a kernel with ``arguments``. See ``ArrayBackend.kernel_block``. Raises
+    DeviceError, and propagates what ``function`` raises.
     """
     for backend in backends_with_blocks():
         if backend.is_in_use():
@@ -38,7 +39,7 @@ def _run_in_blocks(arguments: Iterable[Any], function: Callable[..., T], *args: 
 
 
 def device_among(backend: ArrayBackend, values: Iterable[Any]) -> str:
-    """Return where the first array of the backend is, in lists and Tensors as well, or ""."""
+    """Return the device of the first array of ``backend``, also in lists and Tensors, or ""."""
     for value in values:
         if isinstance(value, list | tuple):
             if found := device_among(backend, value):

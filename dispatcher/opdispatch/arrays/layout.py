@@ -1,13 +1,12 @@
-"""Interface of a layout: a way to lay out a tensor in several dense arrays.
+"""Interface of a layout: a tensor stored as several dense arrays.
 
-    array   ->  parts(array), facts(array)      the dense arrays that it consists of, and the rest
-    array   <-  assemble(parts, facts)
+    parts(array), facts(array)  <-  array       its dense arrays, and the metadata
+    assemble(parts, facts)      ->  array
 
-A tensor that is not laid out densely travels, moves and is kept as its parts. Code that gets parts
-from outside checks them first: ``check_parts`` looks at shapes and dtypes, so that it can be asked
-of arrays whose elements are elsewhere, and ``check_elements`` at what no kernel could bear;
-a sender takes an array apart with ``checked_parts``: since it was made, its parts may have
-become others.
+A tensor that is not dense is sent, copied and stored as its parts. Code that receives parts must
+check them: ``check_parts`` reads only shapes and dtypes, so it also works without the elements, and
+``check_elements`` reads the indices, since kernels do not check bounds. A sender takes an array
+apart with ``checked_parts``, since its parts may have been replaced after construction.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from opdispatch.keys.dispatch_key_set import bits_of_key
 
 
 class Facts(NamedTuple):
-    """Facts that rebuild an array out of its parts, as far as its layout has them."""
+    """Metadata that rebuilds an array from its parts; a layout uses the fields it needs."""
 
     shape: tuple[int, ...] = ()
     scale: float = 1.0
@@ -37,25 +36,25 @@ class Facts(NamedTuple):
 
 
 class Layout(ABC):
-    """One layout. Any thread may use it."""
+    """One layout. Thread-safe."""
 
     name: ClassVar[str]
-    """Its name: ``"sparse_coo"``, ``"sparse_csr"``, ``"quantized"``, ``"nested"``."""
+    """``"sparse_coo"``, ``"sparse_csr"``, ``"quantized"`` or ``"nested"``."""
     pytorch_name: ClassVar[str]
     """The ``torch.Tensor.layout`` of such a tensor, without ``torch.``"""
     functionality: ClassVar[DispatchKey]
-    """The key that stands in the place of Dense in such a tensor's keys."""
+    """The key that replaces Dense in such a tensor's keys."""
     part_names: ClassVar[tuple[str, ...]]
-    """Names of the parts, in their order: those of the methods of ``torch.Tensor``."""
+    """Names of the parts in order, after the methods of ``torch.Tensor`` that return them."""
     elements_name: ClassVar[str]
-    """The part whose dtype is that of the whole."""
+    """The part that has the dtype and the device of the whole array."""
     fact_names: ClassVar[tuple[str, ...]]
-    """The fields of ``Facts`` that count."""
+    """The fields of ``Facts`` that the layout uses."""
     index_parts: ClassVar[frozenset[str]] = frozenset()
-    """The parts whose elements say where others are. They must not change once checked."""
+    """The parts that hold indices or offsets into others. They must not change once checked."""
 
     def key_bits(self, component: BackendComponent) -> int:
-        """Return the dispatch key word of a plain array of this layout."""
+        """Return the dispatch key word of an array of this layout on a backend."""
         return bits_of_key(to_runtime_key(self.functionality, component))
 
     @abstractmethod
@@ -63,7 +62,7 @@ class Layout(ABC):
         """Return whether instances of ``cls`` have this layout, without importing anything."""
 
     def component_of(self, cls: type) -> BackendComponent | None:
-        """Return the backend of all instances of a class that it owns; None if each has its own."""
+        """Return the backend of all instances of ``cls``; None if it depends on the instance."""
         return None
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
@@ -72,31 +71,31 @@ class Layout(ABC):
 
     @abstractmethod
     def elements(self, array: Any) -> Any:
-        """Return, without a copy, the part ``elements_name``; its device is that of the whole."""
+        """Return the part ``elements_name`` without a copy."""
 
     @abstractmethod
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """Return the dense arrays, all of one backend and on one device."""
+        """Return the dense arrays in the order of ``part_names``."""
 
     @abstractmethod
     def facts(self, array: Any) -> Facts:
-        """Return the facts that are not arrays."""
+        """Return the metadata of an array."""
 
     @abstractmethod
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
         """Raise ArgumentError unless shapes and dtypes of the parts fit the facts.
 
-        The error text puts ``at`` before the name of the offending part.
+        The message puts ``at`` before the name of the offending part.
         """
 
     @abstractmethod
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless elements of ``index_parts`` are in range."""
+        """Raise ArgumentError unless the elements of ``index_parts`` are in range."""
 
     def check_arrays(self, parts: Sequence[Any]) -> None:
-        """Raise ArgumentError unless each part is an array of a backend.
+        """Raise ArgumentError unless each part is an array of a registered backend.
 
-        Raises DeviceError unless all are on one device, where there can be such tensors.
+        Raises DeviceError unless all parts are on one device, and one that supports the layout.
         """
         devices = []
         for name, part in zip(self.part_names, parts, strict=True):
@@ -109,9 +108,9 @@ class Layout(ABC):
                 raise device_mismatch(f"a {self.name} tensor", devices[0], device, parts="parts")
 
     def checked_parts(self, array: Any) -> tuple[tuple[Any, ...], Facts]:
-        """Return the parts and the facts of an array that may have been changed.
+        """Return the parts and the facts of an array, checked anew.
 
-        Raises ArgumentError unless they still fit together, and DeviceError.
+        Raises ArgumentError if they no longer fit together, and DeviceError as ``check_arrays``.
         """
         parts, facts = self.parts(array), self.facts(array)
         self.check_arrays(parts)
@@ -121,17 +120,17 @@ class Layout(ABC):
 
     @abstractmethod
     def assemble(self, parts: Sequence[Any], facts: Facts) -> Any:
-        """Return the array made of the parts, which are copied only where unavoidable.
+        """Return an array over the parts, which are copied only where unavoidable.
 
         Raises ArgumentError if the array library rejects the parts, and DeviceError.
         """
 
     @abstractmethod
     def read_only(self, array: Any) -> Any:
-        """Return a view whose elements cannot be written to, where they are in NumPy's arrays."""
+        """Return a view over read-only NumPy arrays; arrays of other libraries as they are."""
 
     def to_dense(self, array: Any) -> Any:
-        """Return the dense array that it stands for. Raises ArgumentError."""
+        """Return an array converted to dense. Raises ArgumentError if the layout cannot be."""
         raise ArgumentError(f"a {self.name} array is not dense")
 
     def backend_of(self, array: Any) -> ArrayBackend:
@@ -146,11 +145,11 @@ class Layout(ABC):
         return backend
 
     def key_bits_of(self, array: Any) -> int:
-        """Return the dispatch key word of that array."""
+        """Return the dispatch key word of an array of this layout."""
         return self.key_bits(COMPONENTS[self.backend_of(array).device_type])
 
     def nbytes(self, array: Any) -> int:
-        """Return the size in bytes of all parts; a backend's own arrays need not count them.
+        """Return the size in bytes of all parts, computed from shapes and dtypes.
 
         Raises ArgumentError if a part is no longer an array of a backend.
         """
@@ -164,8 +163,8 @@ def _no_array(name: str, part: Any) -> ArgumentError:
 
 
 def namespace_of(array: Any) -> Any:
-    """Return the array API standard's namespace for an array. Raises DeviceError if it has none."""
-    import array_api_compat  # takes longer than most need it
+    """Return an array's namespace of the array API standard. Raises DeviceError if it has none."""
+    import array_api_compat  # here: the import is slow, and few processes need it
 
     try:
         return array_api_compat.array_namespace(array)
@@ -178,9 +177,10 @@ def namespace_of(array: Any) -> Any:
 
 @contextmanager
 def making(what: str, device: str) -> Iterator[None]:
-    """Convert ValueError and TypeError in the block to ArgumentError.
+    """Convert ValueError and TypeError raised in the block to ArgumentError.
 
-    Any other error of a library becomes DeviceError, or DeviceMemoryError if memory is short.
+    The message says that ``what`` cannot be made. Any other error of the array library becomes
+    DeviceError, or DeviceMemoryError if memory is short.
     """
     with device_errors(device):
         try:
@@ -199,7 +199,7 @@ def read_only_view(array: Any) -> Any:
 
 
 def check_indices(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
-    """Raise ArgumentError unless the array has dtype int32 or int64, and the shape ``shape``.
+    """Raise ArgumentError unless the array has dtype int32 or int64 and fits ``shape``.
 
     None in ``shape`` matches any extent.
     """
@@ -221,7 +221,7 @@ def check_shape(array: Any, name: str, shape: tuple[int | None, ...]) -> None:
 
 
 def check_range(array: Any, name: str, extent: int) -> None:
-    """Raise ArgumentError unless all elements are at least 0 and below ``extent``."""
+    """Raise ArgumentError unless all elements are from 0 to ``extent - 1``."""
     if not array.size:
         return
     low, high = int(array.min()), int(array.max())
@@ -231,7 +231,7 @@ def check_range(array: Any, name: str, extent: int) -> None:
 
 
 def check_starts(array: Any, name: str, end: int) -> None:
-    """Raise ArgumentError unless elements begin with 0, never decrease, and end with ``end``."""
+    """Raise ArgumentError unless elements start with 0, never decrease, and end with ``end``."""
     first, last = int(array[0]), int(array[-1])
     if first != 0 or last != end:
         which, wrong, right = ("begins", first, 0) if first else ("ends", last, end)

@@ -37,13 +37,13 @@ __all__ = [
     "on_host",
 ]
 
-# Of the classes that were seen; no library of kernels brings such classes along. Types come one at
-# a time, so that it may be read without a lock.
+# A cache by class. Kernel libraries do not define such classes, so no entry goes stale when one is
+# unloaded. Entries are only added, each by one atomic store, so it is read without a lock.
 _layout_of_class: dict[type, Layout] = {}
 
 
 def find_layout(cls: type) -> Layout | None:
-    """Return the layout whose arrays are of that class; None for dense arrays and other values."""
+    """Return the layout of arrays of class ``cls``; None for dense arrays and other values."""
     if cls.__module__ in ("numpy", "builtins"):
         return None
     layout = _layout_of_class.get(cls)
@@ -57,7 +57,7 @@ def find_layout(cls: type) -> Layout | None:
 def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str = "") -> Any:
     """Assemble an array from its component arrays.
 
-    Raises ArgumentError for inconsistent parts, and DeviceError.
+    Raises ArgumentError for inconsistent parts, DeviceError for parts on two devices.
     """
     layout.check_arrays(parts)
     layout.check_parts(parts, facts, at)
@@ -66,7 +66,7 @@ def checked_array(layout: Layout, parts: tuple[Any, ...], facts: Facts, at: str 
 
 
 def elements_of(array: Any) -> Any:
-    """Return the dense array that determines the device; a dense array itself."""
+    """Return the dense array that determines an array's device: itself if it is dense."""
     layout = find_layout(type(array))
     return stored(array) if layout is None else layout.elements(array)
 
@@ -74,7 +74,7 @@ def elements_of(array: Any) -> Any:
 def device_of(array: Any) -> str:
     """Return the device of an array of any backend and layout.
 
-    Raises TypeError if it is of none.
+    Raises TypeError for any other value.
     """
     if isinstance(array, LevelArray):
         return array.device
@@ -93,9 +93,9 @@ def device_of(array: Any) -> str:
 def on_device(array: Any, device: str) -> Any:
     """Return a copy on ``device`` of an array of any backend and layout.
 
-    Raises DeviceError, also for a layout that the device does not support and for parts on two
-    devices, DeviceMemoryError, ArgumentError for parts that are no longer arrays, and
-    TransformError for a tensor of a function transform.
+    Raises DeviceError if there is no such device, if it does not support the layout, or if the
+    parts are on two devices; DeviceMemoryError; ArgumentError for parts that are no longer arrays;
+    TransformError for a tensor inside a function transform.
     """
     target = backend_of_device(device)
     if isinstance(array, LevelArray):
@@ -109,10 +109,10 @@ def on_device(array: Any, device: str) -> Any:
     assert backend is not None, "a tensor's array is one of a backend"
     parts = [array] if layout is None else layout.parts(array)
     if layout is not None:
-        layout.check_arrays(parts)  # one backend copies all parts
+        layout.check_arrays(parts)  # below, one backend copies all of them
     moved: list[Any]
     if target.device_type == "meta" and not isinstance(parts[0], MetaArray):
-        # Nothing is fetched that would only be measured.
+        # Only shapes and dtypes are needed, so do not copy the elements to the host.
         moved = [MetaArray(tuple(part.shape), backend.dtype_of(part)) for part in parts]
     else:
         with device_errors(backend.device_of(parts[0]) if target.device_type == "cpu" else device):
@@ -121,7 +121,7 @@ def on_device(array: Any, device: str) -> Any:
 
 
 def copy_of(array: Any) -> Any:
-    """Return a copy of an array of any backend and layout, with memory of its own.
+    """Return a copy of an array of any backend and layout in newly allocated memory.
 
     Raises DeviceMemoryError.
     """
@@ -137,9 +137,9 @@ def copy_of(array: Any) -> Any:
 
 
 def on_host(array: Any) -> Any:
-    """Return an array of any backend and layout in host memory: itself, if it is there.
+    """Return an array of any backend and layout in host memory, without a copy if it is there.
 
-    Raises DeviceError.
+    Raises DeviceError if the elements cannot be read.
     """
     array = materialized(array)
     layout = find_layout(type(array))

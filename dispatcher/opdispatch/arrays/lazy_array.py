@@ -9,9 +9,9 @@ import numpy as np
 
 
 class LazyArray(ABC):
-    """Base of arrays that stand for another array in calls of NumPy's functions.
+    """Base class of arrays whose elements are computed when NumPy or a kernel reads them.
 
-    It has a ``shape``, a ``dtype``, and in ``key_bits`` its keys.
+    ``key_bits`` is the dispatch key word.
     """
 
     __slots__ = ("__weakref__",)
@@ -23,11 +23,11 @@ class LazyArray(ABC):
     @property
     @abstractmethod
     def device(self) -> str:
-        """Where it is."""
+        """The device of the elements, such as ``"cpu"``."""
 
     @abstractmethod
     def materialized(self) -> Any:
-        """Compute the elements, as an array of its own. Raises DeviceError."""
+        """Return a new dense array of the computed elements. Raises DeviceError."""
 
     @property
     def ndim(self) -> int:
@@ -35,7 +35,7 @@ class LazyArray(ABC):
         return len(self.shape)
 
     def item(self) -> Any:
-        """Return the number in an array of one element."""
+        """Return the only element as a Python number."""
         return self.materialized().item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -60,5 +60,5 @@ class LazyArray(ABC):
 
 
 def materialized(array: Any) -> Any:
-    """Return an array's own elements: itself, unless it is lazy. Raises DeviceError."""
+    """Return the dense elements of a lazy array; any other value as it is. Raises DeviceError."""
     return array.materialized() if isinstance(array, LazyArray) else array

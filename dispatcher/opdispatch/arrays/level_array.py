@@ -1,8 +1,8 @@
-"""The array of a tensor in a transformed function: a tensor of the level below.
+"""The array of a tensor inside a function transform: it wraps a tensor of the level below.
 
-Mirrors ``BatchedTensorImpl`` and ``TensorWrapper`` of PyTorch's functorch. There they are tensors;
-here they take the place of a tensor's array, so that the tensor is an ordinary ``Tensor`` with
-shape, dtype, autograd state and dispatch keys. The keys ensure that no backend kernel receives one.
+Mirrors ``BatchedTensorImpl`` and ``TensorWrapper`` of PyTorch's functorch. Those are tensors; these
+take the place of a tensor's array, so the tensor is an ordinary ``Tensor`` with shape, dtype,
+autograd state and dispatch keys. The keys ensure that no backend kernel receives one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from opdispatch.errors import TransformError
 
 
 class LevelArray:
-    """The elements of a tensor that only exists within a transform.
+    """The array of a tensor that exists only within a function transform.
 
-    ``value`` is the tensor of the level below; ``layer`` is the level it belongs to.
+    ``value`` is the tensor of the level below; ``layer`` is the level that the array belongs to.
     """
 
     __slots__ = ("__weakref__", "dtype", "is_batched", "key_bits", "layer", "shape", "value")
@@ -35,8 +35,7 @@ class LevelArray:
         """Shape as seen by the transformed function, without hidden batch dimensions."""
         self.dtype: np.dtype[Any] = value.dtype
         self.is_batched = is_batched
-        """Whether it or a level below is batched, so that control flow cannot depend on its
-        elements."""
+        """Whether this or a lower level is batched; control flow cannot depend on its elements."""
 
     @property
     def ndim(self) -> int:
@@ -57,20 +56,17 @@ class LevelArray:
         return "cpu" if type(array) is np.ndarray else str(value.device)
 
     def detached(self) -> LevelArray:
-        """Return the array over the detached tensor below.
-
-        The tensor is detached at every level.
-        """
+        """Return a copy over ``value.detach()``, detached at this and every lower level."""
         made = object.__new__(type(self))
         for cls in type(self).__mro__:
             for name in set(getattr(cls, "__slots__", ())) - {"__weakref__"}:
                 setattr(made, name, getattr(self, name))
-        if hasattr(self.value, "detach"):  # a tensor of another process has its history there
+        if hasattr(self.value, "detach"):  # a remote tensor's autograd history is in its process
             made.value = self.layer.detach_below(self.value)
         return made
 
     def item(self) -> Any:
-        """Return the number of an array of one element. Raises TransformError under a batch."""
+        """Return the only element as a Python number. Raises TransformError if batched."""
         return self._read("item()").item()
 
     def __bool__(self) -> bool:
@@ -119,7 +115,7 @@ class LevelArray:
 
 
 def is_batched(tensor: Any) -> bool:
-    """Return whether a tensor is batched at any level, so that its elements cannot be read."""
+    """Return whether ``vmap`` has batched a tensor at any level, so its elements are unreadable."""
     array = getattr(tensor, "array", None)
     return isinstance(array, LevelArray) and array.is_batched
 
@@ -127,7 +123,7 @@ def is_batched(tensor: Any) -> bool:
 def has_elements(tensor: Any) -> bool:
     """Return whether control flow may depend on the elements of a tensor.
 
-    It may not for batched tensors, whose elements differ between samples, nor for meta and fake
+    False for batched tensors, whose elements differ between samples, and for meta and fake
     tensors, which have none.
     """
     if is_batched(tensor) or getattr(tensor, "device", "") == "meta":

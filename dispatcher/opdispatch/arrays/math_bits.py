@@ -1,7 +1,7 @@
 """Lazily conjugated and negated arrays.
 
-They correspond to PyTorch's tensors with the conjugate or negative bit: nothing is computed until
-the elements are needed. https://docs.pytorch.org/docs/2.13/generated/torch.conj.html
+They correspond to PyTorch's tensors with the conjugate or negative bit: the operation is applied
+when the elements are read. https://docs.pytorch.org/docs/2.13/generated/torch.conj.html
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MATH_BITS = _CONJUGATE | _NEGATIVE
 
 
 class MathBitsArray(LazyArray):
-    """A view of ``base``, a dense array, with at least one of the two bits.
+    """A view of the dense array ``base`` with the conjugate bit, the negative bit, or both.
 
-    It has the keys Conjugate and Negative as well as its backend's. Raises ArgumentError for what
-    is not a dense array.
+    It has the key Conjugate or Negative, or both, in addition to its backend's. Raises
+    ArgumentError if ``base`` is not a dense array.
     """
 
     __slots__ = ("base", "is_conj", "is_neg", "key_bits")
@@ -59,20 +59,20 @@ class MathBitsArray(LazyArray):
 
     @property
     def strides(self) -> Any:
-        """The strides of the stored elements, or None if they have none."""
+        """The strides of the stored elements; None if the array library has none."""
         return getattr(self.base, "strides", None)
 
     def over(self, base: Any) -> Any:
-        """Return an array with the same bits over other stored elements."""
+        """Return an array with the same bits over the dense array ``base``."""
         return with_math_bits(base, is_conj=self.is_conj, is_neg=self.is_neg)
 
     def materialized(self) -> Any:
-        """Compute the elements in a new array. Raises DeviceError."""
+        """Return a new dense array, conjugated and negated as the bits say. Raises DeviceError."""
         if isinstance(self.base, MetaArray):
             return MetaArray(self.base.shape, self.base.dtype)
         if hasattr(self.base, "conj"):
             return self._of(self.base)
-        # A device whose arrays have no arithmetic of their own.
+        # The library's arrays have no arithmetic, so compute on the host.
         backend = find_backend(type(self.base))
         assert backend is not None, "it is of a dense array"
         host = self._of(backend.to_host(self.base))
@@ -84,19 +84,19 @@ class MathBitsArray(LazyArray):
 
 
 def with_math_bits(array: Any, *, is_conj: bool, is_neg: bool) -> Any:
-    """Return an array with these bits set: itself if there are none."""
+    """Return a view of a dense array with these bits set; the array itself if neither is."""
     if is_conj or is_neg:
         return MathBitsArray(array, is_conj=is_conj, is_neg=is_neg)
     return array
 
 
 def stored(array: Any) -> Any:
-    """Return the stored elements, without the bits applied."""
+    """Return the stored elements of an array, with neither bit applied."""
     return array.base if type(array) is MathBitsArray else array
 
 
 def toggled(array: Any, *, conj: bool = False, neg: bool = False) -> Any:
-    """Return a view of an array with these bits inverted."""
+    """Return a view of an array with the selected bits inverted."""
     if type(array) is not MathBitsArray:
         return with_math_bits(array, is_conj=conj, is_neg=neg)
     return with_math_bits(

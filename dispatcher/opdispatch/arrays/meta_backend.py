@@ -1,4 +1,4 @@
-"""Arrays without elements: a shape and a dtype, key ``Meta``, for kernels that compute these."""
+"""Arrays that have only a shape and a dtype: key ``Meta``, for kernels that infer result shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 MOST_DIMENSIONS = 64
-"""As many as NumPy's arrays can have, and PyTorch's."""
+"""Most dimensions of an array, in NumPy and in PyTorch."""
 
 
 class MetaArray:
@@ -30,7 +30,7 @@ class MetaArray:
     device = "meta"
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Raise ArgumentError for a shape that none has, and TypeError for anything but a dtype."""
+        """Raise ArgumentError for an invalid shape, and TypeError for an invalid dtype."""
         if any(extent < 0 for extent in shape):
             raise ArgumentError(f"shape is {list(shape)}; a dimension is never negative")
         if any(extent > sys.maxsize for extent in shape):
@@ -49,16 +49,16 @@ class MetaArray:
 
     @property
     def size(self) -> int:
-        """How many elements it would have."""
+        """The number of elements that the shape implies."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they would have."""
+        """The size in bytes that the shape and the dtype imply."""
         return self.size * self.dtype.itemsize
 
     def like(self) -> MetaArray:
-        """Return another one of the same shape and dtype."""
+        """Return a new array of the same shape and dtype."""
         return MetaArray(self.shape, self.dtype)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -75,13 +75,13 @@ class MetaArray:
 
 
 class MetaBackend(ArrayBackend):
-    """``MetaArray``. No machine has such a device, and nothing comes back from it."""
+    """Backend of ``MetaArray``. Its device has no memory, so nothing can be read from it."""
 
     device_type = "meta"
     component = BackendComponent.Meta
 
     def owns(self, cls: type) -> bool:
-        """Return whether it is MetaArray or a subclass."""
+        """Return whether ``cls`` is MetaArray or a subclass."""
         return issubclass(cls, MetaArray)
 
     def device_of(self, array: Any) -> str:
@@ -90,11 +90,11 @@ class MetaBackend(ArrayBackend):
         return device
 
     def device_count(self) -> int:
-        """Return 0."""
+        """Return 0: no machine has such a device."""
         return 0
 
     def to_host(self, array: Any) -> HostArray:
-        """Raise DeviceError."""
+        """Raise DeviceError: there are no elements to copy."""
         raise DeviceError(f"there are no elements in {array!r} to be copied out of it")
 
     def from_host(self, array: HostArray, device: str) -> MetaArray:
@@ -102,7 +102,7 @@ class MetaBackend(ArrayBackend):
         return MetaArray(array.shape, array.dtype)
 
     def copy(self, array: Any) -> MetaArray:
-        """Return another array of the same shape and dtype."""
+        """Return a new array of the same shape and dtype."""
         copy: MetaArray = array.like()
         return copy
 

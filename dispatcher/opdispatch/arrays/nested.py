@@ -1,7 +1,6 @@
-"""Nested tensors, concatenated arrays of different lengths: key ``NestedTensorCPU``, ...
+"""The nested layout: components of different lengths, concatenated. Key ``NestedTensorCPU``, ...
 
-Their lengths differ in the first dimension; the others are the same. That is PyTorch's layout
-``torch.jagged``.
+Components may differ in the first dimension only, as in PyTorch's layout ``torch.jagged``.
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ from opdispatch.keys.dispatch_key import DispatchKey
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class NestedArray:
-    """Component i is ``values[offsets[i] : offsets[i + 1]]``.
+    """Nested array whose component i is ``values[offsets[i] : offsets[i + 1]]``.
 
-    Both are arrays on one device, which are not copied: ``values`` of at least one dimension,
-    ``offsets`` of int64 or int32, from 0 to the length of ``values``. Raises ArgumentError for
-    offsets that are not in order, and for anything but an array, and DeviceError for two devices.
+    ``values`` has at least one dimension. ``offsets``, of dtype int64 or int32 and shape
+    [components + 1], ascends from 0 to the length of ``values``. Neither is copied. Raises
+    ArgumentError for other offsets and for anything but dense arrays, and DeviceError if the two
+    are on different devices.
     """
 
     values: Any
@@ -52,7 +52,7 @@ class NestedArray:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The number of components, None, and the trailing dimensions that all share."""
+        """The number of components, None for their lengths, and the trailing extents."""
         return NESTED.shape_of((self.values, self.offsets), Facts())
 
     @property
@@ -67,15 +67,18 @@ class NestedArray:
         return NESTED.key_bits_of(self)
 
     def unbind(self) -> list[Any]:
-        """Return the components as views. Raises DeviceError on a device without views."""
+        """Return the components as views.
+
+        Raises DeviceError for arrays without a namespace of the array API, such as meta arrays.
+        """
         namespace_of(self.values)
         places = _on_host(self.offsets).tolist()
         return [self.values[a:b] for a, b in itertools.pairwise(places)]
 
     def to_padded(self, padding: float) -> Any:
-        """Return a dense array of all components, each padded with ``padding`` to the longest.
+        """Return a dense array of shape [components, longest, ...], filled up with ``padding``.
 
-        Raises ArgumentError for anything but a number of their dtype, and DeviceMemoryError.
+        Raises ArgumentError unless the dtype can hold ``padding``, and DeviceMemoryError.
         """
         number = _number_of(padding, self.dtype)
         lengths = np.diff(_on_host(self.offsets))
@@ -110,7 +113,7 @@ class Nested(Layout):
         return issubclass(cls, NestedArray)
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
-        """Return the number of components, None, and the dimensions that they have in common."""
+        """Return the number of components, None for their lengths, and the trailing extents."""
         values, offsets = parts
         return (offsets.shape[0] - 1, None, *values.shape[1:])
 
@@ -123,11 +126,13 @@ class Nested(Layout):
         return array.values, array.offsets
 
     def facts(self, array: Any) -> Facts:
-        """Return no facts."""
+        """Return the default Facts: the parts suffice."""
         return Facts()
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless values have a dimension, and offsets an entry, at least."""
+        """Raise ArgumentError unless values has a dimension, and offsets an entry and dtype int64
+        or int32.
+        """
         values, offsets = parts
         if not values.shape:
             raise ArgumentError(f"{at}values has no dimension; components are parts of the first")
@@ -138,9 +143,9 @@ class Nested(Layout):
             )
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless offsets ascend from 0 to the end.
+        """Raise ArgumentError unless offsets ascend from 0 to the length of values.
 
-        On ``meta`` they may be any, as in PyTorch.
+        Offsets on ``meta`` have no elements to check, as in PyTorch.
         """
         values, offsets = parts
         if isinstance(values, MetaArray) and isinstance(offsets, MetaArray):
@@ -152,10 +157,7 @@ class Nested(Layout):
         return NestedArray(*parts)
 
     def read_only(self, array: Any) -> NestedArray:
-        """Return a nested array over read-only views.
-
-        One whose elements are not NumPy's, as it is.
-        """
+        """Return a nested array over read-only views; one of another library as it is."""
         if not isinstance(array.values, np.ndarray):
             return array  # type: ignore[no-any-return]
         return NestedArray(read_only_view(array.values), read_only_view(array.offsets))
@@ -165,9 +167,10 @@ NESTED = Nested()
 
 
 def nest(components: Sequence[Any]) -> NestedArray:
-    """Return a nested array of copies of dense arrays: of one dtype, device and trailing shape.
+    """Return a nested array of copies of dense arrays of one dtype, device and trailing shape.
 
-    Raises ArgumentError for others, and for none, and DeviceError for arrays of two devices.
+    Raises ArgumentError if dtypes or trailing shapes differ or there are no arrays, and DeviceError
+    for arrays on two devices.
     """
     if not components:
         raise ArgumentError("a nested tensor of no arrays has no dtype; expected one at least")
@@ -195,9 +198,9 @@ def nest(components: Sequence[Any]) -> NestedArray:
 
 
 def _number_of(padding: Any, dtype: np.dtype[Any]) -> bool | int | float | complex:
-    """Return the padding as a number that an array of that dtype can have, but for rounding.
+    """Return the padding as a Python number that ``dtype`` can hold, up to rounding.
 
-    Raises ArgumentError if there is none.
+    Raises ArgumentError if it cannot.
     """
     number: bool | int | float | complex = padding
     if hasattr(padding, "item") and not getattr(padding, "shape", None):
@@ -219,7 +222,7 @@ def _number_of(padding: Any, dtype: np.dtype[Any]) -> bool | int | float | compl
 
 
 def _integer_of(number: Any, dtype: np.dtype[Any]) -> bool | int:
-    """Return the same number as an integer, or a bool. Raises an error if that dtype has none."""
+    """Return a number as an int, or a bool for bool. Raises ValueError if the dtype lacks it."""
     integer = int(number)
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if integer != number or not low <= integer <= high:

@@ -1,4 +1,4 @@
-"""NumPy's arrays: host memory, key ``CPU``."""
+"""The backend of NumPy's arrays: host memory, key ``CPU``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _HOST_MEMORY = (1, 3, 11)
 
 
 class NumpyBackend(ArrayBackend):
-    """``numpy.ndarray``, its subclasses, and NumPy's scalars as 0-d tensors."""
+    """Backend of ``numpy.ndarray`` and its subclasses, and of NumPy scalars as 0-d tensors."""
 
     device_type = "cpu"
     component = BackendComponent.CPU
     dlpack_device_types = _HOST_MEMORY
 
     def owns(self, cls: type) -> bool:
-        """Return whether it is a class of NumPy's arrays or scalars."""
-        # By name: to ask NumPy itself would load it where that is put off, as in a daemon.
+        """Return whether ``cls`` is a class of NumPy arrays or scalars, judged by name."""
+        # isinstance would import NumPy, which a daemon defers.
         return any(
             each.__module__ == "numpy" and each.__name__ in ("ndarray", "generic")
             for each in cls.__mro__
@@ -44,30 +44,30 @@ class NumpyBackend(ArrayBackend):
         return np.asarray(array)
 
     def from_host(self, array: HostArray, device: str) -> HostArray:
-        """Return a copy. Raises DeviceMemoryError."""
+        """Return a copy in the same memory order. Raises DeviceMemoryError."""
         return _copy(array, "K")
 
     def is_its_own(self, array: Any) -> bool:
-        """Return whether it is a plain array, and no view."""
+        """Return whether it is a plain, C-contiguous, writable array that is not a view."""
         flags = array.flags
         is_plain = type(array) is np.ndarray and array.base is None
         return bool(is_plain and flags.c_contiguous and flags.writeable)
 
     def copy(self, array: Any) -> HostArray:
-        """Return a copy. Raises DeviceMemoryError."""
+        """Return a C-contiguous copy. Raises DeviceMemoryError."""
         return _copy(array, "C")
 
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
-        """Return the error for a MemoryError of Python or NumPy.
+        """Return a DeviceMemoryError for a MemoryError of Python or NumPy; None for other errors.
 
-        Those of other libraries may be of their devices.
+        Another library's MemoryError may concern its own device.
         """
         module = type(error).__module__.partition(".")[0]
         if not isinstance(error, MemoryError) or module not in ("builtins", "numpy"):
             return None
         facts = {"device": "cpu"}
         match error.args:
-            case (tuple() as shape, np.dtype() as dtype):  # NumPy's
+            case (tuple() as shape, np.dtype() as dtype):  # NumPy's MemoryError
                 facts["asked"] = str(math.prod(shape) * dtype.itemsize)
         why = f" ({error})" if str(error) else ""
         return DeviceMemoryError(f"there is no room on 'cpu'{why}", **facts)

@@ -1,18 +1,18 @@
 """Copies of large arrays to and from a GPU, staged through a small amount of pinned memory.
 
 Note [Pinned memory]
-    A GPU reads and writes pinned memory at the speed of the bus, while the host does something
-    else. With pageable memory it reaches a fraction of that, and the host waits. Pinning takes
-    longer than copying, and no other process can use pinned memory: so each GPU has a few pieces,
+    A GPU reads and writes pinned memory at bus bandwidth while the host does other work. Copies
+    from pageable memory reach a fraction of that bandwidth and block the host. Pinning takes longer
+    than copying and takes memory from all other processes, so each GPU gets a few pinned pieces,
     allocated once.
 
-    One thread copies within host memory at a fraction of the speed of the bus, too. So several
-    threads copy, each with two pieces of its own: it fills or empties one while the GPU uses the
-    other. Threads do not wait for each other, since parts may arrive in any order. The caller's
-    thread copies its own part, and then those that no other thread has begun.
+    A single thread copies within host memory at only a fraction of bus bandwidth. Several threads
+    therefore copy, each with two pieces: it fills or drains one while the GPU uses the other.
+    Threads do not wait for each other, since parts may arrive in any order. The calling thread
+    copies its own part, then every part that no other thread has started.
 
-    The copies run on a stream of their own, which waits for the caller's stream and which that
-    stream waits for. The default stream would not do, since it may differ in each thread.
+    The copies run on a separate stream. It waits for the caller's stream, which then waits for it.
+    The default stream would not do, since each thread may have its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 LEAST_BYTES = 1 << 20
-"""Least size in bytes; CuPy itself copies anything smaller."""
+"""Size in bytes from which copies are staged; CuPy copies anything smaller."""
 PIECE_BYTES = 4 << 20
 COPIERS = min(8, os.cpu_count() or 1)
 
@@ -35,14 +35,14 @@ Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 
 
 class PinnedCopies:
-    """The way to one GPU, which is the current one when it is made. Any thread may use it."""
+    """Copies between the host and one GPU, the current one at construction. Thread-safe."""
 
     def __init__(self, cupy: Any) -> None:
-        """Raise what CuPy raises where no memory can be pinned."""
+        """Allocate the pinned memory. Raises CUDARuntimeError if none can be pinned."""
         self._cuda = cupy.cuda
         self._lock = threading.Lock()
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        # The first one is for the calling thread.
+        # The calling thread uses the first one.
         self._copiers = [_Copier(cupy.cuda, self._stream) for _ in range(COPIERS)]
         runtime = cupy.cuda.runtime
         self._threads = ThreadPoolExecutor(
@@ -78,34 +78,35 @@ class PinnedCopies:
             self._offer(parts[1:])
             for part in parts:
                 part.run()
-            wait(part.done for part in parts)  # whatever comes of them: they use `host`
+            # Wait even if a part has failed: the others still read or write `host`.
+            wait(part.done for part in parts)
             current.wait_event(self._stream.record(self._event()))
             for part in parts:
                 part.done.result()
 
     def _offer(self, parts: Iterable[_Part]) -> None:
-        """Submit parts to the other threads, if there are any: the system may have none to give."""
+        """Submit parts to the pool, as far as the system can start threads for them."""
         for part in parts:
             try:
                 self._threads.submit(part.run)
             except RuntimeError:
-                break  # it may be in the queue nevertheless, for a thread that is started later
+                break  # no thread could be started; the part may be queued for a later one
 
     def _event(self) -> Any:
         return self._cuda.Event(disable_timing=True)
 
 
 class _Part:
-    """Part of a copy, made by the first thread that takes it."""
+    """Part of a copy, done by the first thread that claims it."""
 
     def __init__(self, copy: Callable[[], None]) -> None:
         self._unclaimed = [copy]
         self.done: Future[None] = Future()
 
     def run(self) -> None:
-        """Copy the part, or return at once if another thread has taken it."""
+        """Copy the part, or return at once if another thread has claimed it."""
         try:
-            copy = self._unclaimed.pop()  # which one of several threads can
+            copy = self._unclaimed.pop()  # atomic: only one thread gets it
         except IndexError:
             return
         try:
@@ -119,8 +120,8 @@ class _Part:
 class _Copier:
     """Two pieces of pinned memory, for one thread at a time.
 
-    Both ways copy those parts of ``contents``, of the host's, that begin there: to the same places
-    of an address on the GPU, or from there. While NumPy copies, other threads run.
+    ``contents`` is the host array as bytes, ``address`` that of the GPU array, and ``begins`` the
+    byte offsets of the pieces to copy. NumPy releases the GIL while it copies.
     """
 
     def __init__(self, cuda: Any, stream: Any) -> None:
@@ -131,7 +132,7 @@ class _Copier:
         """Copy host to GPU; return once the host's bytes have been read."""
         for number, begin in enumerate(begins):
             part, piece = contents[begin : begin + PIECE_BYTES], self._pieces[number % 2]
-            piece.done.synchronize()  # what was in it before is on the GPU
+            piece.done.synchronize()  # the GPU has read its previous contents
             np.copyto(piece.memory[: part.size], part)
             self._start(address + begin, piece.address, part.size, "memcpyHostToDevice", piece)
 
@@ -154,10 +155,10 @@ class _Copier:
 
 
 class _Piece:
-    """Some pinned memory, and the event after which the GPU does not use it any more."""
+    """``PIECE_BYTES`` of pinned memory, and the event after which the GPU no longer uses them."""
 
     def __init__(self, cuda: Any) -> None:
-        self._pinned = cuda.alloc_pinned_memory(PIECE_BYTES)  # as long as `memory` is used
+        self._pinned = cuda.alloc_pinned_memory(PIECE_BYTES)  # keeps `memory` allocated
         self.address = self._pinned.ptr
         self.memory: Bytes = np.frombuffer(self._pinned, np.uint8, PIECE_BYTES)
         self.done = cuda.Event(block=True, disable_timing=True)

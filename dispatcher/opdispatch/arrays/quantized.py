@@ -1,9 +1,9 @@
-"""Quantized tensors, one scale and one zero point each: key ``QuantizedCPU``, ``QuantizedCUDA``.
+"""The quantized layout, with one scale and zero point: keys ``QuantizedCPU``, ``QuantizedCUDA``.
 
     real = (int_repr - zero_point) * scale
 
-PyTorch's dtypes ``quint8``, ``qint8`` and ``qint32`` are uint8, int8 and int32 here. Elements are
-rounded as PyTorch 2.13 rounds them on the CPU: see ``quantize``.
+PyTorch's dtypes ``quint8``, ``qint8`` and ``qint32`` correspond to uint8, int8 and int32. Rounding
+is that of PyTorch 2.13 on the CPU: see ``quantize``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _DTYPES = {"quint8": "uint8", "qint8": "int8", "qint32": "int32"}
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class QuantizedArray:
-    """Integers that stand for real numbers: ``(int_repr - zero_point) * scale``.
+    """Integers that represent the real numbers ``(int_repr - zero_point) * scale``.
 
-    ``int_repr`` is an array of any backend, of uint8, int8 or int32, which is not copied. Raises
-    ArgumentError for another dtype, a scale that float32 has not as a finite number above 0, or
-    a zero point that ``int_repr`` could not have.
+    ``int_repr`` is an array of any backend with dtype uint8, int8 or int32. It is not copied.
+    Raises ArgumentError for another dtype, a scale that is not finite and above 0 in float32, or a
+    zero point outside the range of the dtype.
     """
 
     int_repr: Any
@@ -65,14 +65,14 @@ class QuantizedArray:
         return QUANTIZED.key_bits_of(self)
 
     def dequantize(self) -> Any:
-        """Return the real numbers, in float32. Raises DeviceMemoryError."""
+        """Return a dense float32 array of the real numbers. Raises DeviceMemoryError."""
         xp = namespace_of(self.int_repr)
         with making("an array of the real numbers", device_of(self.int_repr)):
             steps = xp.astype(self.int_repr, np.int64) - self.zero_point
             return xp.astype(steps, np.float32) * np.float32(self.scale)
 
     def unbind(self, axis: int) -> list[QuantizedArray]:
-        """Return views of the items along an axis."""
+        """Return views of the slices along ``axis``, each with one dimension less."""
         before = (slice(None),) * axis
         return [
             dataclasses.replace(self, int_repr=self.int_repr[(*before, n, ...)])
@@ -84,7 +84,7 @@ class QuantizedArray:
 
 
 class Quantized(Layout):
-    """``int_repr``, of any shape."""
+    """The layout of QuantizedArray: the part ``int_repr``, of any shape."""
 
     name = "quantized"
     pytorch_name = "strided"
@@ -98,26 +98,23 @@ class Quantized(Layout):
         return issubclass(cls, QuantizedArray)
 
     def shape_of(self, parts: Sequence[Any], facts: Facts) -> tuple[int | None, ...]:
-        """Return the shape of the integers."""
+        """Return the shape of ``int_repr``."""
         return tuple(parts[0].shape)
 
     def elements(self, array: Any) -> Any:
-        """Return the integers."""
+        """Return ``int_repr``."""
         return array.int_repr
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """Return the integers."""
+        """Return ``int_repr`` in a tuple."""
         return (array.int_repr,)
 
     def facts(self, array: Any) -> Facts:
-        """Return the scale and the zero point. Raises ArgumentError if they are not valid
-        numbers."""
+        """Return the scale and the zero point. Raises ArgumentError if either is not a number."""
         return _quantization(array.scale, array.zero_point)
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless PyTorch has the dtype, the scale is above 0, and the zero
-        point in range.
-        """
+        """Raise ArgumentError for another dtype or an invalid scale or zero point."""
         (int_repr,) = parts
         if int_repr.dtype not in _DTYPES.values():
             raise ArgumentError(
@@ -126,14 +123,14 @@ class Quantized(Layout):
         check_scale(facts, int_repr.dtype, at)
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Accept all integers: each stands for a number."""
+        """Do nothing: every integer is valid."""
 
     def assemble(self, parts: Sequence[Any], facts: Facts) -> QuantizedArray:
         """Return a QuantizedArray."""
         return QuantizedArray(parts[0], facts.scale, facts.zero_point)
 
     def to_dense(self, array: QuantizedArray) -> Any:
-        """Return the real numbers."""
+        """Return ``array.dequantize()``."""
         return array.dequantize()
 
     def read_only(self, array: QuantizedArray) -> QuantizedArray:
@@ -151,7 +148,7 @@ def check_scale(facts: Facts, dtype: Any, at: str = "") -> None:
     """
     scale, zero_point = facts.scale, facts.zero_point
     with np.errstate(over="ignore"):
-        single = float(np.float32(scale))  # which is what calculations take
+        single = float(np.float32(scale))  # calculations use float32
     if not (math.isfinite(single) and single > 0):
         raise ArgumentError(f"{at}scale is {scale!r}; expected a finite number above 0, in float32")
     info = np.iinfo(dtype)
@@ -191,12 +188,12 @@ def quantized_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def quantize(array: Any, scale: float, zero_point: int, dtype: DTypeLike) -> QuantizedArray:
-    """Return ``array / scale + zero_point`` in float32, rounded to the nearest, half to even.
+    """Return ``round(array / scale + zero_point)``, clipped to the range of ``dtype``.
 
-    What is out of range is the nearest integer that there is. As in PyTorch 2.13 on the CPU, the
-    product is not rounded before it is added where the result has 8 bits, and NaN is the largest
-    of 8 bits and the smallest of 32. Raises ArgumentError for an array that has no real numbers,
-    and DeviceMemoryError.
+    Calculates in float32 and rounds half to even, as PyTorch 2.13 does on the CPU: for 8-bit dtypes
+    by a fused multiply-add, and NaN becomes the largest integer; for int32 by a multiplication and
+    an addition, and NaN becomes the smallest integer. Raises ArgumentError for a complex array or
+    invalid scale, zero point or dtype, and DeviceMemoryError.
     """
     wanted = quantized_dtype(dtype)
     facts = _quantization(scale, zero_point)

@@ -1,7 +1,7 @@
-"""Common parts of the sparse layouts: arrays of SciPy on the host, of CuPy on a GPU.
+"""Base class of the sparse layouts: SciPy arrays on the host, CuPy arrays on a GPU.
 
-Both libraries are optional, and imported when an array is made. Their arrays are recognized by
-class name.
+Both libraries are optional. They are imported when an array is made; their arrays are recognized
+by class name.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _COMPONENTS = {
     "scipy.sparse.": BackendComponent.CPU,
     "cupyx.scipy.sparse.": BackendComponent.CUDA,
 }
-# What SciPy computes with: no float16, and none of ml_dtypes.
+# The dtype kinds that SciPy supports: neither float16 nor the dtypes of ml_dtypes.
 _KINDS = "biufc"
 _LEAST_FLOAT_BYTES = 4
 _LARGEST_EXTENT = 2**63 - 1
 
 
 class SparseLayout(Layout):
-    """A sparse layout, whose classes have one of ``class_names``."""
+    """A sparse layout of the SciPy and CuPy classes named in ``class_names``."""
 
     class_names: ClassVar[frozenset[str]]
     pytorch_name: ClassVar[str]
@@ -41,14 +41,14 @@ class SparseLayout(Layout):
     fact_names = ("shape",)
 
     def owns(self, cls: type) -> bool:
-        """Return whether it is a class of SciPy or CuPy, by its name.
+        """Return whether ``cls`` is one of SciPy's or CuPy's classes, judged by name.
 
-        They need not be installed.
+        Neither library needs to be installed.
         """
         return self.component_of(cls) is not None
 
     def component_of(self, cls: type) -> BackendComponent | None:
-        """Return CPU for SciPy's arrays, CUDA for CuPy's."""
+        """Return CPU for a SciPy class, CUDA for a CuPy class, None for any other."""
         for base in cls.__mro__:
             if base.__name__ in self.class_names:
                 for package, component in _COMPONENTS.items():
@@ -57,27 +57,27 @@ class SparseLayout(Layout):
         return None
 
     def check_arrays(self, parts: Sequence[Any]) -> None:
-        """See ``Layout.check_arrays``: they are NumPy's, or CuPy's."""
+        """Check as ``Layout.check_arrays`` does, and that all parts are NumPy or CuPy arrays."""
         super().check_arrays(parts)
         sparse_module(parts[self.part_names.index(self.elements_name)])
 
     def elements(self, array: Any) -> Any:
-        """Return the values."""
+        """Return the array of stored values, of shape [n]."""
         return array.data
 
     def facts(self, array: Any) -> Facts:
-        """Return the shape. Raises ArgumentError if it is no longer a valid shape."""
+        """Return the shape. Raises ArgumentError if it no longer consists of integers."""
         try:
             return Facts(tuple(map(operator.index, array.shape)))
         except TypeError as error:
             raise ArgumentError(f"shape is {array.shape!r}; expected integers") from error
 
     def read_only(self, array: Any) -> Any:
-        """Return a shallow copy over views."""
+        """Return a shallow copy over read-only views; CuPy arrays are returned as they are."""
         return self._over(array, read_only_view)
 
     def _over(self, array: Any, change: Callable[[Any], Any]) -> Any:
-        """Return a copy whose own arrays are those of ``array``, each passed through ``change``."""
+        """Return a shallow copy of a SciPy array with ``change`` applied to each component."""
         if self.component_of(type(array)) is not BackendComponent.CPU:
             return array
         other = copy.copy(array)
@@ -89,26 +89,27 @@ class SparseLayout(Layout):
 
     @abstractmethod
     def _own_arrays(self) -> tuple[str, ...]:
-        """Return the attributes of SciPy's arrays that are arrays, or tuples of them."""
+        """Return the attributes of a SciPy array that hold its arrays, or tuples of arrays."""
 
     def to_dense(self, array: Any) -> Any:
         """Return the dense array; values at duplicate coordinates are summed.
 
-        Raises ArgumentError for a shape that no memory has, and DeviceMemoryError.
+        Raises ArgumentError if the dense shape exceeds the address space, DeviceMemoryError if
+        memory is short.
         """
         with self.making(f"a dense array of shape {list(array.shape)}", array):
             check_elements(array.shape)
             return array.toarray()
 
     def making(self, what: str, array: Any) -> AbstractContextManager[None]:
-        """Return ``layout.making`` for a value made of such an array. Raises ArgumentError."""
+        """Return ``layout.making(what, ...)`` for the device of ``array``."""
         return making(what, self.backend_of(array).device_of(array.data))
 
 
 def sparse_module(array: Any) -> Any:
-    """Return ``scipy.sparse`` or ``cupyx.scipy.sparse``, for dense arrays of that kind.
+    """Return ``scipy.sparse`` for a NumPy array, ``cupyx.scipy.sparse`` for a CuPy array.
 
-    Raises DeviceError where there is none.
+    Raises DeviceError for other arrays, or if the module is not installed.
     """
     backend = find_backend(type(array))
     component = backend.component if backend is not None else None
@@ -129,7 +130,7 @@ def sparse_module(array: Any) -> Any:
 
 
 def check_extents(shape: tuple[int, ...], expected: str, at: str, *, fits: bool) -> None:
-    """Raise ArgumentError unless it ``fits`` and each extent is an int64 of at least 0."""
+    """Raise ArgumentError unless ``fits`` is true and each extent is from 0 to 2**63 - 1."""
     if not fits or min(shape) < 0:
         raise ArgumentError(f"{at}shape is {list(shape)}; expected {expected}, none negative")
     if max(shape) > _LARGEST_EXTENT:
@@ -137,7 +138,7 @@ def check_extents(shape: tuple[int, ...], expected: str, at: str, *, fits: bool)
 
 
 def check_values(array: Any, name: str) -> None:
-    """Raise ArgumentError unless sparse arrays can have elements of that dtype."""
+    """Raise ArgumentError unless sparse arrays support the dtype of ``array``."""
     dtype = np.dtype(array.dtype)
     is_small = dtype.kind == "f" and dtype.itemsize < _LEAST_FLOAT_BYTES
     if dtype.kind not in _KINDS or is_small:

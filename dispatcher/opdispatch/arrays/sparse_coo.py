@@ -1,6 +1,6 @@
-"""Sparse tensors as coordinates: key ``SparseCPU``, ``SparseCUDA``.
+"""The sparse_coo layout (coordinates and values): keys ``SparseCPU`` and ``SparseCUDA``.
 
-``scipy.sparse.coo_array`` and ``coo_matrix``, ``cupyx.scipy.sparse.coo_matrix``.
+Its arrays are ``scipy.sparse.coo_array`` and ``coo_matrix``, and ``cupyx.scipy.sparse.coo_matrix``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SparseCoo(SparseLayout):
     index_parts = frozenset({"indices"})
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """Return the coordinates, copied into one array, and the values.
+        """Return ``indices``, copied into one array of shape [dimensions, n], and ``values``.
 
         Raises ArgumentError if the coordinate arrays no longer have equal lengths.
         """
@@ -51,19 +51,17 @@ class SparseCoo(SparseLayout):
             return namespace_of(array.row).stack([array.row, array.col]), array.data  # CuPy's
 
     def nbytes(self, array: Any) -> int:
-        """See ``Layout.nbytes``; nothing is copied in order to be counted."""
+        """Return the size in bytes of all parts, without copying the indices into one array."""
         rows = array.coords if hasattr(array, "coords") else (array.row, array.col)
         is_one_array = len({type(row) for row in rows}) == 1 and find_backend(type(rows[0]))
         if not is_one_array or len({(row.shape, row.dtype) for row in rows}) != 1:
-            return super().nbytes(array)  # of other types, or none: that is for ``parts`` to say
+            return super().nbytes(array)  # ``parts`` raises for arrays that do not fit together
         self.check_arrays((rows[0], array.data))
         counted = (*rows, array.data)
         return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in counted)
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless each dimension has a row of coordinates, and each value a
-        column.
-        """
+        """Raise ArgumentError unless ``indices`` has a row per dimension and a column per value."""
         indices, values = parts
         check_extents(facts.shape, "at least one dimension", at, fits=bool(facts.shape))
         check_values(values, f"{at}values")
@@ -71,7 +69,7 @@ class SparseCoo(SparseLayout):
         check_indices(indices, f"{at}indices", (len(facts.shape), values.shape[0]))
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless each coordinate is within its dimension."""
+        """Raise ArgumentError unless each index is in range for its dimension."""
         for dimension, extent in enumerate(facts.shape):
             check_range(parts[0][dimension], f"{at}indices[{dimension}]", extent)
 
@@ -84,10 +82,11 @@ class SparseCoo(SparseLayout):
             return make((values, tuple(indices)), shape=facts.shape)
 
     def unbind(self, array: Any, axis: int) -> list[Any]:
-        """Return what there is at each place of an axis, arrays of one dimension less.
+        """Return the slices along ``axis``, sparse_coo arrays with one dimension less.
 
-        They hold their values in the order of the whole. Of a vector, they are dense. Raises
-        ArgumentError for more than there can be, and what the array library cannot make.
+        The slices of a one-dimensional array are dense zero-dimensional arrays. Values keep their
+        order. Raises ArgumentError if the axis is too long for a list of slices, or if the array
+        library rejects a slice.
         """
         shape = tuple(array.shape)
         if len(shape) == 1:
@@ -107,7 +106,11 @@ class SparseCoo(SparseLayout):
         ]
 
     def from_dense(self, array: Any) -> Any:
-        """Return the nonzero elements. Raises ArgumentError and DeviceError."""
+        """Return a sparse array of the nonzero elements.
+
+        Raises ArgumentError for no dimensions or an unsupported dtype, and DeviceError for a device
+        without sparse arrays.
+        """
         check_values(array, "a tensor that is to be sparse_coo")
         module = sparse_module(array)
         make = getattr(module, "coo_array", None) or module.coo_matrix

@@ -1,6 +1,6 @@
-"""Sparse matrices by rows, and SciPy's vectors: key ``SparseCsrCPU``, ``SparseCsrCUDA``.
+"""The sparse_csr layout (compressed rows): keys ``SparseCsrCPU`` and ``SparseCsrCUDA``.
 
-``scipy.sparse.csr_array`` and ``csr_matrix``, ``cupyx.scipy.sparse.csr_matrix``.
+Its arrays are ``scipy.sparse.csr_array`` and ``csr_matrix``, and ``cupyx.scipy.sparse.csr_matrix``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from opdispatch.keys.dispatch_key import DispatchKey
 class SparseCsr(SparseLayout):
     """``crow_indices`` of shape [rows + 1], ``col_indices`` and ``values`` of shape [n].
 
-    Row i has the values from ``crow_indices[i]`` to ``crow_indices[i + 1]``. A vector, of which
-    SciPy has some and PyTorch none, is one row.
+    Row i has ``values[crow_indices[i] : crow_indices[i + 1]]``. A one-dimensional array, which
+    SciPy supports and PyTorch does not, has one row.
     """
 
     name = pytorch_name = "sparse_csr"
@@ -42,9 +42,9 @@ class SparseCsr(SparseLayout):
     index_parts = frozenset({"crow_indices", "col_indices"})
 
     def parts(self, array: Any) -> tuple[Any, ...]:
-        """Return the arrays as they are, up to the end of the last row.
+        """Return ``crow_indices``, ``col_indices`` and ``values``, as views where possible.
 
-        SciPy's may have room for more values.
+        SciPy's arrays may be longer than the last row requires; the excess is cut off.
         """
         starts, columns, values = array.indptr, array.indices, array.data
         if type(starts) is type(columns) is type(values) is np.ndarray and starts.size:
@@ -54,7 +54,7 @@ class SparseCsr(SparseLayout):
         return starts, columns, values
 
     def check_parts(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless rows and the end have an entry, and each value a column."""
+        """Raise ArgumentError unless ``crow_indices`` has shape [rows + 1], the others [n]."""
         crow_indices, col_indices, values = parts
         dimensions = len(facts.shape)
         check_extents(facts.shape, "one dimension or two", at, fits=dimensions in (1, 2))
@@ -65,7 +65,7 @@ class SparseCsr(SparseLayout):
         check_indices(col_indices, f"{at}col_indices", (values.shape[0],))
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
-        """Raise ArgumentError unless rows follow each other, and each column is in range."""
+        """Raise ArgumentError unless rows are in order and each column index is in range."""
         crow_indices, col_indices, values = parts
         check_starts(crow_indices, f"{at}crow_indices", int(values.shape[0]))
         check_range(col_indices, f"{at}col_indices", facts.shape[-1])
@@ -77,11 +77,15 @@ class SparseCsr(SparseLayout):
         make = getattr(module, "csr_array", None) or module.csr_matrix
         with making(f"a sparse_csr array of shape {list(facts.shape)}", device_of(values)):
             array = make((values, col_indices, crow_indices), shape=facts.shape)
-        array.data = values  # SciPy copies views of much larger arrays
+        array.data = values  # SciPy copies a view of a much larger array; keep the view
         return array
 
     def from_dense(self, array: Any) -> Any:
-        """Return the nonzero elements of a matrix. Raises ArgumentError, DeviceError."""
+        """Return a sparse array of the nonzero elements of a matrix.
+
+        Raises ArgumentError for other than two dimensions or an unsupported dtype, and DeviceError
+        for a device without sparse arrays.
+        """
         check_values(array, "a tensor that is to be sparse_csr")
         module = sparse_module(array)
         make = getattr(module, "csr_array", None) or module.csr_matrix

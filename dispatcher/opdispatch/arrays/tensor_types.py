@@ -1,10 +1,10 @@
 """Types that count as tensors, and the dispatch keys of their values.
 
-Plain arrays are tensors as they are, with the key of their backend alone: a NumPy array (or
-NumPy scalar, as a 0-d tensor) has CPU, a CuPy array has CUDA. So are the sparse arrays of SciPy and
-CuPy, with the key of their layout and backend, such as SparseCPU. Other types carry their keys
-themselves, in an int attribute ``key_bits``: ``opdispatch.Tensor``, quantized and nested arrays,
-and types that other packages of the project register.
+Plain arrays are tensors with the key of their backend alone: a NumPy array (or NumPy scalar, as a
+0-d tensor) has CPU, a CuPy array has CUDA. Sparse arrays of SciPy and CuPy are tensors with the key
+of their layout and backend, such as SparseCPU. Instances of other types have their keys in an int
+attribute ``key_bits``: ``opdispatch.Tensor``, quantized and nested arrays, and types that are
+registered with ``register_tensor_type``.
 """
 
 from __future__ import annotations
@@ -34,16 +34,14 @@ _types_with_keys: tuple[type, ...] = (
 )
 
 
-# What messages call instances of a type that users do not know.
+# Names in error messages for types that are not public.
 _words: dict[type, str] = {}
 
 
 def register_tensor_type(cls: type, *, described_as: str = "") -> None:
-    """Register a class whose instances are tensors from now on.
+    """Make instances of ``cls`` tensors; each must have an int attribute ``key_bits``.
 
-    Each has an int attribute ``key_bits``.
-
-    Messages say ``described_as`` of one, or else its type.
+    Error messages call an instance ``described_as``, or by its type if that is empty.
     """
     global _types_with_keys
     if cls not in _types_with_keys:
@@ -53,7 +51,7 @@ def register_tensor_type(cls: type, *, described_as: str = "") -> None:
 
 
 def _learn_plain_type(cls: type) -> int | None:
-    """Return the key bits of a plain array type that has not been seen before, or None."""
+    """Return the key bits of a plain array type and cache them; None for any other type."""
     bits: int | None = None
     backend = find_backend(cls)
     if backend is not None:
@@ -62,7 +60,7 @@ def _learn_plain_type(cls: type) -> int | None:
         component = layout.component_of(cls)
         bits = layout.key_bits(component) if component is not None else None
     if bits is not None and (backend is None or backend in backends()):
-        PLAIN_KEY_BITS[cls] = bits  # which keeps the type
+        PLAIN_KEY_BITS[cls] = bits  # also keeps the class alive
     return bits
 
 
@@ -78,7 +76,7 @@ def find_key_bits(value: Any) -> int | None:
 
 
 def key_bits_of(value: Any) -> int:
-    """Return the dispatch key word of a tensor. Raises TypeError if ``value`` is none."""
+    """Return the dispatch key word of a tensor. Raises TypeError if ``value`` is not one."""
     bits = find_key_bits(value)
     if bits is None:
         raise TypeError(
@@ -89,10 +87,7 @@ def key_bits_of(value: Any) -> int:
 
 
 def way_to_tensor(value: Any) -> str:
-    """Return a hint for sparse formats without a layout here, such as csc.
-
-    Empty for other values.
-    """
+    """Return a hint for arrays in unsupported sparse formats such as csc; empty for others."""
     return "; convert it with tocoo() or tocsr()" if hasattr(type(value), "tocoo") else ""
 
 

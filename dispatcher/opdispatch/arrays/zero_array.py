@@ -1,4 +1,4 @@
-"""Arrays of zeros without elements: what PyTorch calls zero tensors."""
+"""Arrays of zeros that are not stored: PyTorch's zero tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ZERO_TENSOR = bits_of_key(DispatchKey.ZeroTensor)
 
 
 class ZeroArray(LazyArray):
-    """Zeros on a device, with the key ZeroTensor as well as its backend's.
+    """Zeros on a device, with the key ZeroTensor in addition to its backend's.
 
     Immutable. Raises DeviceError for a device without a backend, and TypeError for an invalid
     dtype.
@@ -35,6 +35,6 @@ class ZeroArray(LazyArray):
         return self._device
 
     def materialized(self) -> Any:
-        """Return a materialized array."""
+        """Return a new dense array of zeros on the device."""
         zeros = np.zeros(self.shape, self.dtype)
         return backend_of_device(self._device).from_host(zeros, self._device)
