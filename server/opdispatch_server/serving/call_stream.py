@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from opdispatch_server.metrics.client_calls import ClientConnection
 from opdispatch_server.serving.call_protocols import CallRunner, Run
 from opdispatch_server.serving.calls_in_flight import CALLS_IN_FLIGHT, CallsInFlight
+from opdispatch_server.serving.eager_coroutine import EagerCoroutine, pause
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.incoming_tensors import IncomingTensors
 from opdispatch_server.serving.status_answers import Context
@@ -79,20 +80,18 @@ class CallStream:
         self._outbox = MessageOutbox()
         # Replies whose chunks are being sent, by id.
         self._large: dict[int, LargeMessage] = {}
-        self._has_replies = asyncio.Event()
         self._is_full = False
         self._is_over_water = False
-        self._is_ending = False
-        self._writing: asyncio.Task[None] | None = None
         self._may_read = asyncio.Event()
         self._may_read.set()
+        self._writing = EagerCoroutine(self._write())
 
     async def serve(self, requests: AsyncIterator[bytes]) -> None:
         """Serve until the end of the stream. Raises WireError for an invalid message."""
-        await self._context.send_initial_metadata((chunk_metadata(self._limit), *self._metadata))
-        writing = self._writing = asyncio.create_task(self._write())
+        metadata = (chunk_metadata(self._limit), *self._metadata)
         try:
             try:
+                await self._context.send_initial_metadata(metadata)
                 async for payload in requests:
                     if not self._take_planned(payload):
                         self._take(payload)
@@ -102,29 +101,18 @@ class CallStream:
                 await self._calls.wait_until_answered()
             except Exception:
                 # gRPC accepts no status while a reply is being written.
-                await self._write_the_rest(writing, _LAST_REPLIES)
+                await self._writing.wait_until_idle(_LAST_REPLIES)
                 raise
-            await self._write_the_rest(writing, None)
+            await self._writing.wait_until_idle(None)
         finally:
             self._incoming.close()
             self._calls.close()
-            writing.cancel()
-            await asyncio.wait({writing})
-            self._writing = None  # breaks a cycle: its error has this stream in its traceback
-            if not writing.cancelled():
-                # marks the error as retrieved: the reader learns from gRPC that the peer has gone
-                writing.exception()
+            self._writing.close()
 
     async def finish(self) -> None:
-        """Wait until all calls received so far are answered; later ones get no reply."""
+        """Wait until all calls received so far are answered."""
         await self._calls.wait_until_answered()
-        if self._writing is not None:
-            await self._write_the_rest(self._writing, None)
-
-    async def _write_the_rest(self, writing: asyncio.Task[None], timeout: float | None) -> None:
-        self._is_ending = True
-        self._has_replies.set()
-        await asyncio.wait({writing}, timeout=timeout)
+        await self._writing.wait_until_idle(None)
 
     def _take_planned(self, payload: bytes) -> bool:
         """Begin a planned call; return False if it is to be treated like others."""
@@ -167,7 +155,7 @@ class CallStream:
         if isinstance(reply, MessagePieces):  # for a peer that takes no chunks
             reply = b"".join(reply.parts)
         self._outbox.put(reply)
-        self._has_replies.set()
+        self._writing.resume()
         if self._outbox.small_bytes > HIGH_WATER:
             self._is_over_water = True
             self._update_reading()
@@ -175,13 +163,12 @@ class CallStream:
     def _send_large(self, number: int, tensors: Sequence[Buffer], reply: bytes) -> None:
         large = self._large[number] = LargeMessage(number, tensors, reply, self._chunk_bytes)
         self._outbox.put(large)
-        self._has_replies.set()
+        self._writing.resume()
         self._update_reading()
 
     async def _write(self) -> None:
+        # An error ends this: the reader learns from gRPC that the peer has gone.
         while True:
-            await self._has_replies.wait()
-            self._has_replies.clear()
             while (piece := self._outbox.next_piece()) is not None:
                 await self._context.write(piece)
                 if self._large:
@@ -189,8 +176,7 @@ class CallStream:
                 if self._is_over_water and self._outbox.small_bytes <= LOW_WATER:
                     self._is_over_water = False
                     self._update_reading()
-            if self._is_ending:
-                return
+            await pause()
 
     def _forget_sent(self) -> None:
         gone = [n for n, large in self._large.items() if large.is_finished or large.is_dropped]
