@@ -150,8 +150,8 @@ if TYPE_CHECKING:
     from opdispatch.library.torch_dispatch_registration import register_torch_dispatch
     from opdispatch.library.vmap_registration import register_vmap
     from opdispatch.local_state.dispatch_trace import capture_dispatch_trace, show_dispatch_trace
-    from opdispatch.local_state.dtype_promotion import numpy_dtype_promotion
     from opdispatch.local_state.fake_impl import get_ctx
+    from opdispatch.local_state.numpy_dtype_promotion import numpy_dtype_promotion
     from opdispatch.modes.flop_counter import FlopCounterMode, register_flop_formula
     from opdispatch.modes.logging_mode import LoggingMode
     from opdispatch.optests.opcheck import opcheck
@@ -345,7 +345,7 @@ _LATER = {
     "library.autograd_registration": ("register_autograd",),
     "library.custom_operator": ("CustomOpDef", "custom_op"),
     "local_state.dispatch_trace": ("capture_dispatch_trace", "show_dispatch_trace"),
-    "local_state.dtype_promotion": ("numpy_dtype_promotion",),
+    "local_state.numpy_dtype_promotion": ("numpy_dtype_promotion",),
     "local_state.fake_impl": ("get_ctx",),
     "library.fake_registration": ("impl_abstract", "register_fake"),
     "modes.flop_counter": ("FlopCounterMode", "register_flop_formula"),

@@ -13,7 +13,7 @@ from opdispatch.arrays.level_array import LevelArray
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.functorch.dynamic_layer import next_level
 from opdispatch.local_state.tracing_state import is_tracing, note_reading
-from opdispatch.native.array.operators.dtypes import (
+from opdispatch.native.array.operators.type_promotion import (
     DOUBTFUL_KINDS,
     check_complex,
     check_numbers,

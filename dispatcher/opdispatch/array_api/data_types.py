@@ -13,7 +13,11 @@ import numpy as np
 from opdispatch import arrays
 from opdispatch.array_api.functions import SCALARS
 from opdispatch.errors import ArgumentError
-from opdispatch.native.array.operators.dtypes import check_pair, check_scalar, kind_of_numbers
+from opdispatch.native.array.operators.type_promotion import (
+    check_pair,
+    check_scalar,
+    kind_of_numbers,
+)
 
 # array_api_compat creates its functions at import time, so type checkers do not see them.
 _COMPAT: Any = array_api_compat.numpy

@@ -1,6 +1,6 @@
 """Reverse-mode automatic differentiation: the recorded graph and the backward pass.
 
-watch                per-task hooks for new nodes: packing of saved tensors, anomaly tracebacks
+recording_state      what a task adds to each recorded node: packed tensors, its traceback
 node                 a node of the graph, and the metadata of its inputs
 autograd_meta        the metadata that holds this state for tensors and views
 variable             the autograd state of a tensor: ``grad``, ``grad_fn``, version and others

@@ -13,8 +13,12 @@ from typing import Any
 from opdispatch import arrays
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.node import Node
+from opdispatch.autograd.recording_state import (
+    RECORDING_STATE,
+    RecordingState,
+    change_recording_state,
+)
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS
-from opdispatch.autograd.watch import GRAPH_WATCH, GraphWatch, change_watch
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import no_grad
 from opdispatch.local_state.lazy_imports import array_namespace
@@ -44,7 +48,7 @@ class detect_anomaly:  # noqa: N801 - PyTorch's name
 
     def __init__(self, check_nan: bool = True) -> None:
         self._check_nan = check_nan
-        self._before: list[GraphWatch] = []
+        self._before: list[RecordingState] = []
 
     def __enter__(self) -> None:
         self._before.append(_switch(True, self._check_nan))
@@ -56,27 +60,27 @@ class detect_anomaly:  # noqa: N801 - PyTorch's name
 
 def is_anomaly_enabled() -> bool:
     """Return whether the current task detects anomalies."""
-    return GRAPH_WATCH.get().detects_anomalies
+    return RECORDING_STATE.get().detects_anomalies
 
 
 def is_anomaly_check_nan_enabled() -> bool:
     """Return whether anomaly detection also checks gradients for NaN."""
-    return GRAPH_WATCH.get().checks_nan
+    return RECORDING_STATE.get().checks_nan
 
 
-def _switch(mode: bool, check_nan: bool) -> GraphWatch:
-    return change_watch(detects_anomalies=bool(mode), checks_nan=bool(check_nan))
+def _switch(mode: bool, check_nan: bool) -> RecordingState:
+    return change_recording_state(detects_anomalies=bool(mode), checks_nan=bool(check_nan))
 
 
 class AnomalyDetector:
     """Detector of one backward pass, in the task that runs it."""
 
     def __init__(self) -> None:
-        self._before = GRAPH_WATCH.get()
+        self._before = RECORDING_STATE.get()
 
     def begin(self, node: Node) -> None:
         """Record ``node`` as the current one, the parent of nodes created from now on."""
-        GRAPH_WATCH.set(replace(self._before, evaluating=node))
+        RECORDING_STATE.set(replace(self._before, evaluating=node))
 
     def check(self, node: Node, gradients: Sequence[Any]) -> None:
         """Raise AutogradError if a gradient returned by a node contains NaN."""
@@ -108,7 +112,7 @@ class AnomalyDetector:
 
     def end(self) -> None:
         """End the backward pass."""
-        GRAPH_WATCH.set(self._before)
+        RECORDING_STATE.set(self._before)
 
 
 def _text(stack: Sequence[traceback.FrameSummary]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from opdispatch.autograd.node import Node
+from opdispatch.autograd.recording_state import SavedTensorHooks
 from opdispatch.autograd.saved_tensor import (
     pack_result,
     pack_tensor,
@@ -19,7 +20,6 @@ from opdispatch.autograd.saved_tensor import (
     unpack_tensor,
 )
 from opdispatch.autograd.variable import Variable
-from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import ArgumentError
 
 _ARGUMENT = -1

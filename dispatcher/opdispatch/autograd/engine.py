@@ -18,10 +18,10 @@ import numpy as np
 from opdispatch.autograd.anomaly_mode import AnomalyDetector, is_anomaly_enabled
 from opdispatch.autograd.hooks import call_posthooks, call_prehooks, call_tensor_hooks
 from opdispatch.autograd.node import Edge, Facts, Node
+from opdispatch.autograd.recording_state import WATCHED
 from opdispatch.autograd.remote_history import check_complete
 from opdispatch.autograd.to_copy import gradient_on
 from opdispatch.autograd.variable import AccumulateGrad, Variable, edge_of, wanted_edge_of
-from opdispatch.autograd.watch import WATCHED
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE, grad_mode_state, set_grad_enabled
 from opdispatch.local_state.lazy_imports import array_namespace, vmap

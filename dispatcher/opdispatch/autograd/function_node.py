@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from opdispatch.autograd.node import Gradients, Node
+from opdispatch.autograd.recording_state import WATCHED, note_recorded
 from opdispatch.autograd.variable import Variable, edge_of, facts_of
-from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.errors import AutogradError
 from opdispatch.local_state.lazy_imports import array_namespace
 
 if TYPE_CHECKING:
     from opdispatch.autograd.context import Context
-    from opdispatch.autograd.watch import SavedTensorHooks
+    from opdispatch.autograd.recording_state import SavedTensorHooks
 
 
 if TYPE_CHECKING:  # nothing at run time asks for it

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from opdispatch.autograd.node import Node
-from opdispatch.autograd.variable import Variable, counter_of, edge_of
-from opdispatch.autograd.watch import (
-    GRAPH_WATCH,
-    GraphWatch,
+from opdispatch.autograd.recording_state import (
+    RECORDING_STATE,
+    RecordingState,
     SavedTensorHooks,
-    change_watch,
+    change_recording_state,
 )
+from opdispatch.autograd.variable import Variable, counter_of, edge_of
 from opdispatch.errors import AutogradError
 
 __all__ = [
@@ -47,16 +47,16 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
                     f"a hook for saved tensors must be a function, not {type(each).__name__}"
                 )
         self._hooks = SavedTensorHooks(pack_hook, unpack_hook)
-        self._before: list[GraphWatch] = []
+        self._before: list[RecordingState] = []
 
     def __enter__(self) -> Self:
-        if (refusal := GRAPH_WATCH.get().refusal) is not None:
+        if (refusal := RECORDING_STATE.get().refusal) is not None:
             raise AutogradError(refusal)
-        self._before.append(change_watch(hooks=self._hooks))
+        self._before.append(change_recording_state(hooks=self._hooks))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        change_watch(hooks=self._before.pop().hooks)
+        change_recording_state(hooks=self._before.pop().hooks)
 
 
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
@@ -85,13 +85,13 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
 
     The block itself raises if such hooks are active.
     """
-    if GRAPH_WATCH.get().hooks is not None:
+    if RECORDING_STATE.get().hooks is not None:
         raise AutogradError(error_message)
-    before = change_watch(refusal=error_message)
+    before = change_recording_state(refusal=error_message)
     try:
         yield
     finally:
-        change_watch(refusal=before.refusal)
+        change_recording_state(refusal=before.refusal)
 
 
 class GradientEdge(NamedTuple):

@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
-from opdispatch.autograd.watch import WATCHED, note_made
+from opdispatch.autograd.recording_state import WATCHED, note_made
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from opdispatch.autograd.watch import MadeAt, SavedTensorHooks
+    from opdispatch.autograd.recording_state import MadeAt, SavedTensorHooks
 
 next_number = itertools.count(1).__next__  # atomic: a single operation under the GIL
 """The next node's ``number``."""

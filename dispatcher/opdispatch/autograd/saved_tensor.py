@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from opdispatch.arrays.level_array import LevelArray
 from opdispatch.autograd.autograd_meta import AutogradMeta, VersionCounter
 from opdispatch.autograd.node import Edge
+from opdispatch.autograd.recording_state import SavedTensorHooks
 from opdispatch.autograd.variable import (
     Variable,
     counter_of,
@@ -20,7 +21,6 @@ from opdispatch.autograd.variable import (
     meta_of,
     version_of,
 )
-from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError, TransformError
 from opdispatch.local_state.grad_mode import no_grad
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from opdispatch.autograd.autograd_meta import AutogradMeta, DifferentiableViewMeta
 from opdispatch.autograd.node import next_number
+from opdispatch.autograd.recording_state import WATCHED, note_recorded
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of
-from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.derivative import has_tensors
 from opdispatch.functionalities.layer_text import LayerText

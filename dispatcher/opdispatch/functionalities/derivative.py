@@ -32,6 +32,7 @@ from typing import Any
 
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.node import Gradients, Node
+from opdispatch.autograd.recording_state import SavedTensorHooks
 from opdispatch.autograd.saved_tensor import (
     PackedTensor,
     pack_result,
@@ -40,7 +41,6 @@ from opdispatch.autograd.saved_tensor import (
     unpack_result,
     unpack_tensor,
 )
-from opdispatch.autograd.watch import SavedTensorHooks
 from opdispatch.errors import AutogradError
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.types import SCALAR, ListType, SchemaType

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from opdispatch.autograd.inplace_writes import check_inplace, rebase_history
+from opdispatch.autograd.recording_state import WATCHED, note_recorded
 from opdispatch.autograd.saved_tensor import save_result, save_tensor
-from opdispatch.autograd.watch import WATCHED, note_recorded
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.autograd import (
     go_below_adinplace_or_view,

@@ -13,7 +13,7 @@ import numpy as np
 from opdispatch.arrays import find_key_bits
 from opdispatch.autograd.context import Context
 from opdispatch.autograd.node import Edge, Gradients, Node
-from opdispatch.autograd.watch import SavedTensorHooks
+from opdispatch.autograd.recording_state import SavedTensorHooks
 from opdispatch.boxing.boxing import leave_out_defaults
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.boxing.signature import Signature

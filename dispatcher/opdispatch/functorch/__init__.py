@@ -14,7 +14,7 @@ dual_tensor        tensors with tangents
 forward_rule       how tangents of results follow from those of arguments
 jvp_layer          the level of jvp
 double_backward    forward mode of an operator that has a backward formula alone
-tree               arguments and results: tensors in tuples, lists and dicts
+pytree             arguments and results: tensors in tuples, lists and dicts
 vmap               vmap
 grad_transform     grad, vjp
 jvp                jvp

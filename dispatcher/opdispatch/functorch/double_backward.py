@@ -19,8 +19,8 @@ from opdispatch.errors import AutogradError
 from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.forward_rule import ForwardRule
 from opdispatch.functorch.grad_transform import Recorded
+from opdispatch.functorch.pytree import leaves
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.functorch.tree import leaves
 from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.tensors.tensor import Tensor
 

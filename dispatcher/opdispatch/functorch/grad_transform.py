@@ -20,8 +20,8 @@ from opdispatch.errors import ArgumentError
 from opdispatch.functorch.batched_tensor import as_tensor, is_tensor
 from opdispatch.functorch.dynamic_layer import next_level, pushed
 from opdispatch.functorch.grad_layer import GradLayer
+from opdispatch.functorch.pytree import describe, leaves, map_tree, rebuild
 from opdispatch.functorch.tensor_wrapper import make_wrapper, unwrap_dead
-from opdispatch.functorch.tree import describe, leaves, map_tree, rebuild
 from opdispatch.local_state.grad_mode import enable_grad, inference_mode, is_grad_enabled
 from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.tensors.tensor import Tensor

@@ -11,8 +11,8 @@ from opdispatch.functorch.batched_tensor import is_tensor
 from opdispatch.functorch.grad_transform import Argnums, Recorded
 from opdispatch.functorch.jvp import DualCall
 from opdispatch.functorch.jvp_layer import JvpLayer
+from opdispatch.functorch.pytree import leaves, map_tree, rebuild
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.functorch.tree import leaves, map_tree, rebuild
 from opdispatch.functorch.vmap import vmap
 from opdispatch.local_state.lazy_imports import array_namespace
 

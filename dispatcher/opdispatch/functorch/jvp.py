@@ -22,8 +22,8 @@ from opdispatch.functorch.dual_tensor import dual_of, make_dual
 from opdispatch.functorch.dynamic_layer import next_level, pushed
 from opdispatch.functorch.grad_transform import Argnums, differentiable, places_of
 from opdispatch.functorch.jvp_layer import DualLayer, JvpLayer
+from opdispatch.functorch.pytree import describe, leaves, leaves_as_in, map_tree, rebuild
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.functorch.tree import describe, leaves, leaves_as_in, map_tree, rebuild
 from opdispatch.local_state.grad_mode import inference_mode, is_inference_mode_enabled
 from opdispatch.local_state.lazy_imports import array_namespace
 

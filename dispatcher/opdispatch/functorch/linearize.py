@@ -23,8 +23,8 @@ from opdispatch.functorch.dual_tensor import DualArray
 from opdispatch.functorch.forward_rule import Push
 from opdispatch.functorch.jvp import DualCall
 from opdispatch.functorch.jvp_layer import DualLayer
+from opdispatch.functorch.pytree import rebuild
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.functorch.tree import rebuild
 from opdispatch.local_state.lazy_imports import array_namespace
 
 

@@ -14,8 +14,8 @@ from opdispatch.functorch.batched_tensor import (
     unwrap,
 )
 from opdispatch.functorch.dynamic_layer import next_level, pushed
+from opdispatch.functorch.pytree import describe, leaves, rebuild, spread
 from opdispatch.functorch.tensor_wrapper import unwrap_dead
-from opdispatch.functorch.tree import describe, leaves, rebuild, spread
 from opdispatch.functorch.vmap_layer import RANDOMNESS, VmapLayer
 from opdispatch.local_state.lazy_imports import array_namespace
 

@@ -4,7 +4,7 @@ library                      libraries, and the default dispatcher
 ops                          operators as attributes
 overload_types               the types of overloads
 python_signature             a schema as a Python signature
-arguments                    checks the arguments of registrations
+registration_arguments       checks the arguments of registrations
 unload_hooks                 functions called when a library is unloaded
 warmup                       calls made before a library serves
 registration_target          the operator and library that a registration goes to

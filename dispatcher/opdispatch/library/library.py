@@ -25,9 +25,9 @@ from opdispatch.errors import (
 from opdispatch.functionalities.registered_autograd import make_registered_kernel
 from opdispatch.functionalities.registered_jvp import make_registered_jvp_kernel
 from opdispatch.keys.dispatch_key import DispatchKey, key_of, key_of_device_type
-from opdispatch.library.arguments import check_rule, kernel_of, namespace_of
 from opdispatch.library.infer_schema import infer_schema
 from opdispatch.library.ops import OpOverloadPacket, Ops
+from opdispatch.library.registration_arguments import check_rule, kernel_of, namespace_of
 from opdispatch.library.unload_hooks import UnloadHooks
 from opdispatch.library.warmup import WarmupCall, run_or_collect
 from opdispatch.local_state.caller_frames import caller_site

@@ -11,8 +11,8 @@ from typing import Any
 
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.errors import SchemaError
-from opdispatch.library.arguments import namespace_of
 from opdispatch.library.library import Library, default_dispatcher
+from opdispatch.library.registration_arguments import namespace_of
 
 
 class OperatorDefinition(ABC):

@@ -12,7 +12,7 @@ observed_range          a range of code for observers
 mode_decorator          modes as decorators
 grad_mode               whether gradients are recorded
 autocast_mode           what autocast casts to
-dtype_promotion         which rules of dtype promotion apply
+numpy_dtype_promotion   whether NumPy's rules of dtype promotion apply
 torch_dispatch_mode     modes that intercept every call
 tracing_state           the state of a running tracer
 fake_impl               the context of a fake kernel

@@ -39,10 +39,10 @@ from opdispatch.local_state.lazy_imports import (
 )
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.tracing_state import is_traced, note_reading
+from opdispatch.tensors.dimension_names import NAMED_BIT, TensorNames, names_of_new
 from opdispatch.tensors.exchange import TensorExchange
 from opdispatch.tensors.layouts import TensorLayouts
 from opdispatch.tensors.math_bits import TensorMathBits
-from opdispatch.tensors.names import NAMED_BIT, TensorNames, names_of_new
 from opdispatch.tensors.operators import TensorOperators
 
 T = TypeVar("T", bound="Tensor")

@@ -5,7 +5,7 @@ for ``Meta`` say what shape and dtype a result has. ``register`` puts them into 
 ``opdispatch.array_library`` does that.
 
 functions          the operators, and what the standard calls them
-dtypes             which element types go together
+type_promotion     which element types go together
 preconditions      what functions are not defined for, and libraries do not refuse
 library_functions  what a library has for them, where it differs, adapted
 extension_functions the same, for linear algebra and Fourier transforms

@@ -17,8 +17,8 @@ from opdispatch.dispatch.dispatcher import Dispatcher
 from opdispatch.dispatch.operator_handle import OperatorHandle
 from opdispatch.functionalities.layer_text import FindOperator, LayerText
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
-from opdispatch.native.array.operators.dtypes import check_complex
 from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
+from opdispatch.native.array.operators.type_promotion import check_complex
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from opdispatch.arrays import MetaArray
 from opdispatch.errors import ArgumentError
-from opdispatch.native.array.operators.dtypes import kind_of_numbers
 from opdispatch.native.array.operators.functions import ArrayFunction
+from opdispatch.native.array.operators.type_promotion import kind_of_numbers
 from opdispatch.schema.scalar_type import find_dtype_of_name
 
 _BOOL = np.dtype(np.bool)

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from opdispatch.arrays.meta_backend import MetaArray
-from opdispatch.native.array.operators.dtypes import check_complex
 from opdispatch.native.array.operators.functions import ArrayFunction
 from opdispatch.native.array.operators.meta_shapes import Shape, broadcast, refusal
+from opdispatch.native.array.operators.type_promotion import check_complex
 from opdispatch.schema.parser import parse_schema
 
 Entries = Sequence[int | None]

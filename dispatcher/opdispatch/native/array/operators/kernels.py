@@ -30,7 +30,11 @@ from numpy.exceptions import DTypePromotionError
 from opdispatch.boxing.generated_source import compile_function
 from opdispatch.dispatch.operator_state import TENSOR_BITS
 from opdispatch.errors import ArgumentError, OpdispatchError
-from opdispatch.native.array.operators.dtypes import (
+from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
+from opdispatch.native.array.operators.meta_shapes import as_tuple, refusal, show
+from opdispatch.native.array.operators.numpy_calls import CHECKS, NumpyCall
+from opdispatch.native.array.operators.sizes import is_of_no_array
+from opdispatch.native.array.operators.type_promotion import (
     DOUBTFUL_KINDS,
     KINDS_OF_SCALAR,
     check_complex,
@@ -39,10 +43,6 @@ from opdispatch.native.array.operators.dtypes import (
     check_scalar,
     find_out_of_range,
 )
-from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
-from opdispatch.native.array.operators.meta_shapes import as_tuple, refusal, show
-from opdispatch.native.array.operators.numpy_calls import CHECKS, NumpyCall
-from opdispatch.native.array.operators.sizes import is_of_no_array
 from opdispatch.schema.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensors.tensor import Tensor
 

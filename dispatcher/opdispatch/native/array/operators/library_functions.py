@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from array_api_compat import array_namespace
 
-from opdispatch.native.array.operators.dtypes import is_promoted
 from opdispatch.native.array.operators.extension_functions import EXTENSION_ADAPTERS
 from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
 from opdispatch.native.array.operators.meta_shapes import as_tuple, refusal, show
@@ -21,6 +20,7 @@ from opdispatch.native.array.operators.sizes import (
     check_tiles,
 )
 from opdispatch.native.array.operators.special_cases import expm1, floor_divide
+from opdispatch.native.array.operators.type_promotion import is_promoted
 
 
 def find_function(namespace: Any, function: ArrayFunction) -> Kernel:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from opdispatch.arrays.meta_backend import MetaArray
-from opdispatch.native.array.operators.dtypes import is_promoted
 from opdispatch.native.array.operators.functions import BINARY, UNARY
 from opdispatch.native.array.operators.meta_dtypes import (
     NO_ELEMENT,
@@ -19,6 +18,7 @@ from opdispatch.native.array.operators.meta_dtypes import (
     find_dtype,
 )
 from opdispatch.native.array.operators.meta_shapes import as_tuple, broadcast, refusal
+from opdispatch.native.array.operators.type_promotion import is_promoted
 
 Number = bool | int | float | complex
 

@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.local_state.dtype_promotion import NUMPY_PROMOTION
-from opdispatch.native.array.operators.dtypes import KINDS_OF_SCALAR, check_complex, check_scalar
+from opdispatch.local_state.numpy_dtype_promotion import NUMPY_PROMOTION
 from opdispatch.native.array.operators.meta_shapes import (
     Axes,
     check_axes,
     check_axis,
     refusal,
     show,
+)
+from opdispatch.native.array.operators.type_promotion import (
+    KINDS_OF_SCALAR,
+    check_complex,
+    check_scalar,
 )
 
 Check = Callable[..., None]

@@ -1,4 +1,4 @@
-"""Per-task hooks for new nodes: packing of saved tensors and anomaly tracebacks.
+"""The state in which a task records nodes: its saved-tensor hooks, and its anomaly detection.
 
 Most programs use neither. A recorded call therefore checks one list shared by all threads first,
 and reads the state of its own task only if that list is not empty.
@@ -27,7 +27,7 @@ class SavedTensorHooks(NamedTuple):
 
 if TYPE_CHECKING:  # nothing at run time asks for it
 
-    class WatchedNode(Protocol):
+    class RecordedNode(Protocol):
         """The part of a ``Node`` that is used when it is created."""
 
         made_at: MadeAt | None
@@ -41,12 +41,12 @@ if TYPE_CHECKING:  # nothing at run time asks for it
 
 
 WATCHED: list[None] = []
-"""One entry for each live ``GraphWatch`` with hooks or anomaly detection. Append and remove are
+"""One entry for each live ``RecordingState`` with hooks or anomaly detection. Append and remove are
 each a single operation under the GIL, so no lock is needed."""
 
 
 @dataclass(frozen=True, slots=True)
-class GraphWatch:
+class RecordingState:
     """The hooks and anomaly settings of a task: an immutable value, replaced as a whole.
 
     It stays in ``WATCHED`` as long as any context refers to it, including copies for other tasks.
@@ -57,7 +57,7 @@ class GraphWatch:
     """Reason why saved-tensor hooks are disabled; None if they are allowed."""
     detects_anomalies: bool = False
     checks_nan: bool = True
-    evaluating: WatchedNode | None = None
+    evaluating: RecordedNode | None = None
     """The node that is running, if anomaly detection is enabled."""
 
     def _wants_something(self) -> bool:
@@ -72,14 +72,16 @@ class GraphWatch:
             forget()
 
 
-_NOTHING = GraphWatch()
-GRAPH_WATCH: ContextVar[GraphWatch] = ContextVar("opdispatch_graph_watch", default=_NOTHING)
+_NOTHING = RecordingState()
+RECORDING_STATE: ContextVar[RecordingState] = ContextVar(
+    "opdispatch_recording_state", default=_NOTHING
+)
 
 
-def change_watch(**changes: Any) -> GraphWatch:
+def change_recording_state(**changes: Any) -> RecordingState:
     """Change the settings of the current task; return the previous ones."""
-    before = GRAPH_WATCH.get()
-    GRAPH_WATCH.set(replace(before, **changes))
+    before = RECORDING_STATE.get()
+    RECORDING_STATE.set(replace(before, **changes))
     return before
 
 
@@ -87,15 +89,15 @@ class MadeAt(NamedTuple):
     """Origin of a node: the traceback of its call and the node that was running, if any."""
 
     stack: Sequence[traceback.FrameSummary]
-    evaluating: WatchedNode | None
+    evaluating: RecordedNode | None
 
 
-def note_made(node: WatchedNode) -> None:
+def note_made(node: RecordedNode) -> None:
     """Record the traceback of a node if anomaly detection is enabled.
 
     Called for each node while ``WATCHED``.
     """
-    wanted = GRAPH_WATCH.get()
+    wanted = RECORDING_STATE.get()
     if not wanted.detects_anomalies:
         return
     frames = traceback.walk_stack(sys._getframe(1))
@@ -104,11 +106,11 @@ def note_made(node: WatchedNode) -> None:
     node.made_at = MadeAt(stack[::-1], wanted.evaluating)
 
 
-def note_recorded(node: WatchedNode) -> None:
+def note_recorded(node: RecordedNode) -> None:
     """Record the origin of a node and pack its saved tensors.
 
     Called after all of them have been saved.
     """
     note_made(node)
-    if (hooks := GRAPH_WATCH.get().hooks) is not None:
+    if (hooks := RECORDING_STATE.get().hooks) is not None:
         node.pack_saved(hooks)

@@ -1,4 +1,4 @@
-"""Converts arguments of a library's methods to those of the dispatcher."""
+"""Checks and converts the arguments of registrations: names, kernels and rules."""
 
 from __future__ import annotations
 

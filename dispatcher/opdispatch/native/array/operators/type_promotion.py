@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from opdispatch.errors import ArgumentError, ScalarRangeError
-from opdispatch.local_state.dtype_promotion import NUMPY_PROMOTION
+from opdispatch.local_state.numpy_dtype_promotion import NUMPY_PROMOTION
 
 DOUBTFUL_KINDS = "OSUVMmT"
 """NumPy's kinds of objects, texts, records and times. Those of ml_dtypes, such as bfloat16, are
