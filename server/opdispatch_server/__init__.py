@@ -20,7 +20,7 @@ Shared by both:
     daemon_configuration                        the settings of a daemon
     call_context, nested_time, direct_run       a call's context, and the time of its own work
     operator_names                              operator names as clients write them
-    message_limit                               the longest internal message
+    internal_message_limit                      the longest internal message
     value_ids                                   the ids of tensors that interpreters keep
     registration_codec                          the wire format of registrations
     lifted_kernels                              registers kernels below newer ones

@@ -15,8 +15,8 @@ from opdispatch.autograd import (
     grad,
     is_anomaly_check_nan_enabled,
     is_anomaly_enabled,
+    recording_state,
     set_detect_anomaly,
-    watch,
 )
 from tests.unit.leaf_tensors import leaf
 
@@ -125,4 +125,4 @@ def test_it_is_switched_by_block_and_by_call_and_of_one_thread():
     set_detect_anomaly(False)
     assert not is_anomaly_enabled()
     gc.collect()  # what errors that were raised still know
-    assert not watch.WATCHED
+    assert not recording_state.WATCHED

@@ -16,7 +16,7 @@ from opdispatch_server.access.authentication import CALLER, Authentication
 from opdispatch_server.access.identity import OWNER
 from opdispatch_server.access.roles import Role
 from opdispatch_server.access.token_file import TokenFile
-from opdispatch_server.serving.guard import Guard
+from opdispatch_server.serving.authentication_interceptor import AuthenticationInterceptor
 from opdispatch_wire.asyncio_grpc import asyncio_channel, asyncio_server
 from tests.service.tokens import Tokens
 from tests.waits import LONGEST_WAIT
@@ -90,7 +90,7 @@ class Served:
     def __init__(self, tokens: Tokens, folder: Path) -> None:
         self.service = Service()
         self.authentication = Authentication(TokenFile(tokens.path))
-        self.server = asyncio_server([], [Guard(self.authentication)])
+        self.server = asyncio_server([], [AuthenticationInterceptor(self.authentication)])
         self.server.add_generic_rpc_handlers((self.service.handlers(),))
         self.port = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
         self.unix = f"unix:{folder}/socket"

@@ -9,7 +9,7 @@ import pytest
 
 from opdispatch import AutogradError, Library, Tensor, TransformError, func, no_grad, ops
 from opdispatch import array_api as xp
-from opdispatch.autograd import Function, grad, watch
+from opdispatch.autograd import Function, grad, recording_state
 from opdispatch.autograd.graph import (
     disable_saved_tensors_hooks,
     get_gradient_edge,
@@ -140,10 +140,10 @@ def test_the_innermost_block_counts():
 
 def test_nothing_is_watched_once_all_blocks_have_ended():
     gc.collect()  # what errors that were raised still know
-    assert not watch.WATCHED
+    assert not recording_state.WATCHED
     with pytest.raises(KeyError), saved_tensors_hooks(lambda t: t, lambda t: t):
-        raise KeyError(len(watch.WATCHED))
-    assert not watch.WATCHED
+        raise KeyError(len(recording_state.WATCHED))
+    assert not recording_state.WATCHED
 
 
 def test_writes_to_what_is_packed_are_not_noticed():

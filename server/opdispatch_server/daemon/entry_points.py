@@ -22,14 +22,14 @@ from opdispatch_server.daemon.servicers.registry import DaemonFacts, RegistrySer
 from opdispatch_server.daemon.servicers.registry_feed import RegistryFeed
 from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_server.daemon_configuration import installed_version
-from opdispatch_server.message_limit import internal_message_limit
+from opdispatch_server.internal_message_limit import internal_message_limit
+from opdispatch_server.serving.authentication_interceptor import AuthenticationInterceptor
 from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import (
     add_execution_service,
     add_interpreter_service,
     add_registry_service,
 )
-from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import Listener
 from opdispatch_server.serving.reflection import ReflectionHandler
 from opdispatch_wire.addresses import TcpAddress, parse_address
@@ -59,7 +59,7 @@ class EntryPoints:
         """The gRPC server for clients, and for interpreters that users start."""
         # A daemon that takes over may share its ports: ``listeners`` checks whose they are.
         options = {**dict(public_server_options(self._parts.message_limit)), "grpc.so_reuseport": 1}
-        server = asyncio_server([*options.items()], [self.guard])
+        server = asyncio_server([*options.items()], [self.interceptor])
         add_registry_service(server, self._registry_servicer)
         add_execution_service(server, self._execution_servicer)
         add_interpreter_service(server, self.interpreter_servicer)
@@ -69,9 +69,9 @@ class EntryPoints:
         return server
 
     @cached_property
-    def guard(self) -> Guard:
-        """The guard of ``public``."""
-        return Guard(self._parts.access.authentication)
+    def interceptor(self) -> AuthenticationInterceptor:
+        """The interceptor of ``public``."""
+        return AuthenticationInterceptor(self._parts.access.authentication)
 
     @cached_property
     def private(self) -> grpc.aio.Server:

@@ -21,8 +21,8 @@ from opdispatch_server.daemon.processes.worker_commands import InterpreterEntry
 from opdispatch_server.daemon.servicers.library_uploads import store_content
 from opdispatch_server.daemon.take_over import TakeOver, TakeOverServer
 from opdispatch_server.daemon_configuration import CHANGED_WHILE_RUNNING, DaemonConfiguration
+from opdispatch_server.internal_message_limit import internal_message_limit
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.listeners import bind, listen_for_users, warn_of_other_users
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.serving.service_manager import ServiceManager
@@ -196,7 +196,7 @@ class Daemon:
     async def _hold(self, patience: float) -> str:
         """Hold changes and close the journal; return the reason if that is impossible, else ""."""
         parts, entries = self._parts, self._entries
-        if not await entries.guard.registry.hold(patience):
+        if not await entries.interceptor.registry.hold(patience):
             return f"a change of its registry has taken longer than {patience:g} s"
         await parts.journal.release()
         return ""
@@ -211,7 +211,7 @@ class Daemon:
             listener.put_back()
         await parts.journal.reopen()
         parts.journal.tell_take_over_socket(parts.folder.path / "take-over.sock")
-        entries.guard.registry.resume()
+        entries.interceptor.registry.resume()
 
     def _start_monitoring(self, address: str, *, take_over: bool) -> None:
         parts, entries = self._parts, self._entries
@@ -264,7 +264,7 @@ class Daemon:
         await self._take_overs.stop()
         if not is_given:  # otherwise the other daemon logs this
             await parts.health.drain()
-        entries.guard.registry.stop()
+        entries.interceptor.registry.stop()
         entries.waits.stop()
         entries.feed.stop()
         entries.value_leases.stop()

@@ -7,7 +7,8 @@ handshake_pace, connection_limits  limits for unauthenticated connections
 address_filter, port_connections   blocked addresses; the connections of a port
 reflection                         lists the services on request
 shared_socket                      a unix socket for several users
-guard, server_certificates         authentication before every method; certificates
+authentication_interceptor         authentication before every method
+server_certificates                the certificates of TCP ports
 registry_gate                      holds and refuses requests to the registry
 lane_listener                      accepts the connections of a local lane
 reading_turn                       which thread may read a lane

@@ -1,4 +1,4 @@
-"""The guard of a gRPC server: authenticates every request before it is served."""
+"""The interceptor of a gRPC server: authenticates every request before it is served."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class IdentitySource(Protocol):
         """The end of what is under way for an identity whose token has been revoked."""
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
     """Checks the caller of every method of every service, including other packages' services.
 
     A request is parsed only once its caller is known: strangers cannot make the daemon parse
@@ -70,7 +70,7 @@ class Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """Return the handler of a request, wrapped by the guard; None if there is none."""
+        """Return the handler of a request, wrapped by the interceptor; None if there is none."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return handler

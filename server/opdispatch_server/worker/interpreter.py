@@ -21,13 +21,13 @@ from opdispatch_server.blame.flight_record import process_recorder
 from opdispatch_server.device_discovery import take_devices
 from opdispatch_server.direct_run import DirectRun
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.internal_message_limit import internal_message_limit
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.metrics.call_counts import process_call_counts
 from opdispatch_server.process_watch import process_space
+from opdispatch_server.serving.authentication_interceptor import AuthenticationInterceptor
 from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import add_execution_service
-from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import bind
 from opdispatch_server.worker.execution.call_accounting import CallAccounting
 from opdispatch_server.worker.execution.daemon_lane import DaemonLane
@@ -165,8 +165,9 @@ class Interpreter:
         """
         self._lost_device.begin()
         self._heartbeats.begin()
-        guards = [Guard(self._own_tickets)] if self._own_tickets is not None else []
-        server = asyncio_server(public_server_options(self._limit), guards)
+        tickets = self._own_tickets
+        interceptors = [] if tickets is None else [AuthenticationInterceptor(tickets)]
+        server = asyncio_server(public_server_options(self._limit), interceptors)
         # The daemon limits how many calls may run, and how large they may be.
         streams = KernelStreams(
             self._execution, self._daemon_calls, self._threads, self._limit, at_once=sys.maxsize

@@ -1,6 +1,6 @@
 """Calls and programs in the daemon: queued, routed, retried and bounded.
 
-kernel_choice, chosen_line         the kernel that a call selects, cached by its shape
+kernel_choice, trace_line          the kernel that a call selects, cached by its shape; its trace
 router, recovery, retry            forward a call, and again if its interpreter dies
 alone_runs                         run suspected operators with nothing else in the interpreter
 fast_path                          calls that need no tasks of their own
@@ -15,7 +15,7 @@ nested                             calls that kernels make: authorization, depth
 kernel_timeout                     stops kernels that run too long
 lost_replies                       errors of calls whose interpreter died or is busy
 quotas                             how much one identity may use of each resource
-kernels_only                       limits joined interpreters to calls by their kernels
+joined_interpreters                limits joined interpreters to calls by their kernels
 byte_budget                        the memory that large calls occupy in the daemon
 profile_events                     the daemon's events in a profile
 """

@@ -14,7 +14,6 @@ from typing import Any
 from opdispatch.errors import InternalError, OpdispatchError, OperatorNotFoundError
 from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.calls.alone_runs import AloneRuns
-from opdispatch_server.daemon.calls.chosen_line import line_of_choice, put_first
 from opdispatch_server.daemon.calls.fast_path import QuickCall, QuickCalls
 from opdispatch_server.daemon.calls.interpreter_queue import Slot
 from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
@@ -34,6 +33,7 @@ from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayErr
 from opdispatch_server.daemon.calls.relay_plan import RelayedCall
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
+from opdispatch_server.daemon.calls.trace_line import line_of_choice, put_first
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes

@@ -24,8 +24,8 @@ from opdispatch_server.daemon.interpreters.heartbeat_lease import Lease
 from opdispatch_server.daemon.interpreters.own_address import OwnAddress
 from opdispatch_server.daemon.interpreters.session_end import UNEXPLAINED, SessionEnd
 from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
+from opdispatch_server.internal_message_limit import internal_message_limit
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.process_watch import ProcessEnd, describe_exit
 from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
 from opdispatch_wire.credentials import shown_ticket

@@ -9,7 +9,7 @@ from opdispatch_server.access.authentication import CALLER
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.access.roles import Role
 from opdispatch_server.call_context import CallContext
-from opdispatch_server.daemon.calls.kernels_only import KernelsOnly
+from opdispatch_server.daemon.calls.joined_interpreters import JoinedInterpreterCalls
 from opdispatch_server.daemon.calls.quotas import Quotas
 from opdispatch_server.daemon.calls.router import CallRouter
 from opdispatch_server.daemon.servicers.hold_values import ValueLeases
@@ -57,7 +57,7 @@ class ExecutionServicer(execution_pb2_grpc.ExecutionServiceServicer):
     def runner_for(self, identity: Identity) -> CallRunner[Any]:
         """Return the runner for the calls of an identity, within its role and its quota."""
         if identity.role is Role.WORKER:
-            return KernelsOnly(identity, self._router, self._is_running)
+            return JoinedInterpreterCalls(identity, self._router, self._is_running)
         return self._quotas.runner_for(identity, self._router)
 
     @answers

@@ -17,8 +17,8 @@ from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
 from opdispatch.local_state.trace_line import TraceSink
 from opdispatch_server.call_context import MAX_DEPTH, RUNNING_CALL, CallContext
 from opdispatch_server.fork_guard import GUARD
+from opdispatch_server.internal_message_limit import internal_message_limit
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_server.message_limit import internal_message_limit
 from opdispatch_server.serving.reading_turn import hand_over_turn
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply

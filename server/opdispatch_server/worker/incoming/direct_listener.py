@@ -9,9 +9,9 @@ from pathlib import Path
 from opdispatch_server.access.route_tickets import TicketAuthentication
 from opdispatch_server.fork_guard import GUARD
 from opdispatch_server.log_fields import Event, fields
+from opdispatch_server.serving.authentication_interceptor import AuthenticationInterceptor
 from opdispatch_server.serving.connection_limits import public_server_options
 from opdispatch_server.serving.grpc_services import add_execution_service
-from opdispatch_server.serving.guard import Guard
 from opdispatch_server.serving.listeners import AddressInUseError, Listener, bind
 from opdispatch_server.serving.server_certificates import ServerCertificates, TlsError
 from opdispatch_server.worker.incoming.kernel_streams import KernelStreams
@@ -39,8 +39,8 @@ class DirectListener:
     ) -> None:
         self._streams = streams
         self._credentials = credentials
-        guards = [] if tickets is None else [Guard(tickets)]
-        self._server = asyncio_server(public_server_options(limit), guards)
+        interceptors = [] if tickets is None else [AuthenticationInterceptor(tickets)]
+        self._server = asyncio_server(public_server_options(limit), interceptors)
         add_execution_service(self._server, streams)
         self._listeners: list[Listener] = []
 

@@ -19,8 +19,8 @@ from opdispatch.autograd.variable import edge_of, meta_of
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_server.serving.reading_turn import hand_over_turn
 from opdispatch_server.value_ids import ids_meant
+from opdispatch_server.worker.values.backend_forms import Form, StoredValue, with_history_of
 from opdispatch_server.worker.values.direct_keeps import DirectKeeps
-from opdispatch_server.worker.values.forms import Form, StoredValue, with_history_of
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.layouts import refuse_misfits
 from opdispatch_wire.nesting import ValueCount, check_nesting

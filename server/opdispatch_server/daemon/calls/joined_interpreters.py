@@ -13,7 +13,7 @@ from opdispatch_wire.errors import PermissionDeniedError
 from opdispatch_wire.v1 import execution_pb2
 
 
-class KernelsOnly(Generic[Run]):
+class JoinedInterpreterCalls(Generic[Run]):
     """Runs calls of an identity with the role worker only if a kernel made them.
 
     ``is_running`` says whether the kernel of a run is running, by the run's number. That number
