@@ -61,7 +61,7 @@ def test_a_call_whose_text_may_choose_its_kernel_is_looked_at_each_time(
     plans, payload = RelayPlans(operators), payload_of("t::f", 1.0, "cuda:0")
     request = execution_pb2.CallRequest.FromString(payload)
     choice = asyncio.run(CallChooser(operators).choose(request))
-    plans.add(payload, request, choice, VERSION, 1)
+    plans.add(payload, request, choice, VERSION, 1, operators.dispatcher.epoch)
     assert (plans.find(payload_of("t::f", 2.0, "cuda:1")) is not None) == is_planned
 
 
@@ -69,9 +69,22 @@ def test_a_plan_holds_until_something_is_published():
     operators = registry_of("t::f(float x) -> float")
     plans, payload = RelayPlans(operators), payload_of("t::f", 1.0)
     request = execution_pb2.CallRequest.FromString(payload)
-    plans.add(payload, request, asyncio.run(CallChooser(operators).choose(request)), VERSION, 1)
+    choice = asyncio.run(CallChooser(operators).choose(request))
+    plans.add(payload, request, choice, VERSION, 1, operators.dispatcher.epoch)
     found = plans.find(payload_of("t::f", 2.0))
     assert found is not None
     assert found[1:] == (7, None)
     operators.publish((Registration("def", schema=parse_schema("t::g() -> ()")),), ())
+    assert plans.find(payload) is None
+
+
+def test_plan_of_a_choice_that_a_publication_has_overtaken_is_never_used():
+    operators = registry_of("t::f(float x) -> float")
+    plans, payload = RelayPlans(operators), payload_of("t::f", 1.0)
+    request = execution_pb2.CallRequest.FromString(payload)
+    epoch = operators.dispatcher.epoch
+    choice = asyncio.run(CallChooser(operators).choose(request))
+    # As in the thread that publishes, while the event loop is about to forward the call.
+    operators.publish((Registration("def", schema=parse_schema("t::g() -> ()")),), ())
+    plans.add(payload, request, choice, VERSION, 1, epoch)
     assert plans.find(payload) is None

@@ -185,6 +185,7 @@ class QuickCalls:
             return None
         if parent is not None and parent.is_abandoned:
             return None
+        epoch = self._operators.dispatcher.epoch  # before the choice: see ``RelayPlans.add``
         choice = self._chooser.find(request)
         if choice is None:
             return None
@@ -205,7 +206,7 @@ class QuickCalls:
                     name, request, choice.op, library, place, choice.keys, targets
                 )
             if context.message:
-                self.plans.add(context.message, request, choice, library, place)
+                self.plans.add(context.message, request, choice, library, place, epoch)
             slot = self._try_enter(replica, library, str(choice.op.name))
             if slot is None:
                 return None

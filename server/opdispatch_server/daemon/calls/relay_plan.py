@@ -122,9 +122,13 @@ class RelayPlans:
         choice: Choice,
         library: LibraryVersion,
         place: int,
+        epoch: int,
     ) -> None:
-        """Plan calls like one that is about to be forwarded, unless that is impossible."""
-        epoch = self._operators.dispatcher.epoch
+        """Plan calls like one that is about to be forwarded, unless that is impossible.
+
+        ``epoch`` is that of the dispatcher before the choice: another thread may have published
+        a change since then, and the plan must not outlive it.
+        """
         if epoch != self._epoch:
             self._epoch = epoch
             self._table.clear()
