@@ -169,9 +169,7 @@ def test_a_result_that_cannot_be_sent_names_the_operator(session: oc.Session):
 def test_a_result_with_an_index_that_is_out_of_range_is_not_kept(lay: RunningDaemon):
     with lay.connect() as session:
         for by_rows, part in ((True, "col_indices"), (False, r"indices\[0\]")):
-            error = (
-                rf"produced .*: \$\.returns\[0\] is not a valid sparse_\w+ tensor: {part} has 50"
-            )
+            error = rf"\$\.returns\[0\] is not a valid sparse_\w+ tensor: {part} has index 50"
             for remote in (False, True):
                 with pytest.raises(oc.ReturnError, match=error):
                     session.call("lay::stray", X, by_rows, remote=remote)
@@ -312,9 +310,13 @@ def of_an_unknown_layout(request: execution_pb2.CallRequest) -> None:
 @pytest.mark.parametrize(
     ("name", "spoil", "error"),
     [
-        ("nested", decreasing, "$.args[0].offsets decreases from 3 to 2 at 2"),
-        ("sparse_coo", out_of_range, "$.args[0].indices[0] has 1, which is not an index of 1"),
-        ("sparse_csr", column_out_of_range, "$.args[0].col_indices has 2"),
+        ("nested", decreasing, "$.args[0].offsets decreases from 3 to 2 at index 2"),
+        (
+            "sparse_coo",
+            out_of_range,
+            "$.args[0].indices[0] has index 1, out of range for an extent of 1",
+        ),
+        ("sparse_csr", column_out_of_range, "$.args[0].col_indices has index 2"),
         ("quantized", nan_scale, "$.args[0].scale is nan"),
         ("sparse_coo", unfit, "$.args[0].indices has shape [2, 3]; expected [2, 9]"),
         ("sparse_csr", missing, "$.args[0].values.dtype"),

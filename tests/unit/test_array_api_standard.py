@@ -364,7 +364,7 @@ def test_plain_arrays_stay_plain_on_another_device():
     x = np.ones(3, np.int8)
     assert type(ops.array.zeros_like(x, device="meta")) is MetaArray
     assert type(ops.array.astype(x, np.dtype("float32"), device="meta")) is MetaArray
-    with pytest.raises(DeviceError, match="there are no elements"):
+    with pytest.raises(DeviceError, match="has no elements to copy"):
         xp.astype(xp.ones(2, device="meta"), xp.int8, device="cpu")
 
 
@@ -406,7 +406,7 @@ def test_elements_that_cannot_be_had_are_an_error_of_buffers():
     for ask in (nothing.__dlpack__, nothing.__dlpack_device__):
         with pytest.raises(BufferError, match="MetaArray, on meta, cannot be had by DLPack"):
             ask()
-    with pytest.raises(BufferError, match="ndarray does not give its elements"):
+    with pytest.raises(BufferError, match="ndarray cannot be imported by __dlpack__"):
         xp.from_dlpack(np.zeros(2, object))
 
 

@@ -105,7 +105,9 @@ def test_a_gpu_that_gives_nothing_but_errors_is_lost(cupy_stand_in: Any):
     error = CUDARuntimeError(999, "cudaErrorUnknown: unknown error")
     cupy.stream("cuda:1").failure = error
     cupy_stand_in.cuda.runtime.sticky = error
-    with pytest.raises(DeviceLostError, match=r"cuda:1 has failed, and with it all") as caught:
+    with pytest.raises(
+        DeviceLostError, match=r"cuda:1 has failed, and this process has lost all its arrays"
+    ) as caught:
         cupy.synchronize("cuda:1")
     assert cupy.lost is caught.value
     assert caught.value.facts == {"device": "cuda:1"}

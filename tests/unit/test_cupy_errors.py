@@ -85,7 +85,7 @@ def test_kernels_that_cannot_be_compiled_say_what_is_missing(cupy_stand_in: Any)
     missing = RuntimeError('Failure finding "libnvrtc.so.12":\nNo such file')
     found = explain_error(cupy_stand_in, missing, "cuda:0")
     assert type(found) is DeviceError
-    assert "cannot be compiled: CUDA's compiler, NVRTC, is not there" in found.message
+    assert "cannot be compiled: CUDA's compiler NVRTC is not installed" in found.message
     assert "cupy-cuda12x[ctk]" in found.hint
 
 
@@ -103,7 +103,7 @@ def test_a_library_of_cuda_that_is_missing_is_named(cupy_stand_in: Any, asked: s
     behind.__cause__ = missing
     found = explain_error(cupy_stand_in, behind, "cuda:0")
     assert type(found) is DeviceError
-    why = f"cuda:0 cannot do this: CUDA's {library} is not there (Failure"
+    why = f"cuda:0 cannot do this: CUDA's {library} is not installed (Failure"
     assert found.message.startswith(why)
     assert "cupy-cuda12x[ctk]" in found.hint
     assert explain_error(cupy_stand_in, ImportError("No module named 'mine'"), "cuda:0") is None

@@ -129,7 +129,7 @@ def test_a_fake_tensor_stays_one_outside_of_the_block():
     assert FakeTensorMode().from_tensor(fake) is fake
     with pytest.raises(ArgumentError, match="a fake tensor is dense"):
         FakeTensorMode().from_tensor(sparse_coo_tensor([[0]], [1.0], (2,)))
-    with pytest.raises(DeviceError, match="'meta' has none"):
+    with pytest.raises(DeviceError, match="cannot be on 'meta'"):
         FakeTensorMode().from_tensor(MetaArray((2,), "float32"))
 
 
@@ -139,7 +139,7 @@ def test_a_fake_tensor_stays_one_outside_of_the_block():
 )
 def test_elements_cannot_be_read(mode, read):
     for device in ("cpu", "cuda"):
-        with pytest.raises(DataDependentOutputError, match="were asked for, and it has none"):
+        with pytest.raises(DataDependentOutputError, match="has no elements to read"):
             read(xp.zeros((), device=device, dtype=xp.int64))
 
 

@@ -29,8 +29,8 @@ MANY = np.broadcast_to(np.uint8(1), (2**50,))
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: sparse_coo_tensor([[0, 3]], [1, 2], (3,)), r"indices\[0\] has 3, .* index of 3"),
-        (lambda: sparse_coo_tensor([[0, -1]], [1, 2], (3,)), r"indices\[0\] has -1"),
+        (lambda: sparse_coo_tensor([[0, 3]], [1, 2], (3,)), r"indices\[0\] has index 3"),
+        (lambda: sparse_coo_tensor([[0, -1]], [1, 2], (3,)), r"indices\[0\] has index -1"),
         (lambda: sparse_coo_tensor([[0, 1]], [1], (3,)), r"indices has shape \[1, 2\]; .* \[1, 1]"),
         (lambda: sparse_coo_tensor([0, 1], [1, 2], (3,)), r"indices has shape \[2\]"),
         (lambda: sparse_coo_tensor([0, 1], [1, 2]), "say nothing of the size"),
@@ -66,9 +66,9 @@ MANY = np.broadcast_to(np.uint8(1), (2**50,))
         ),
         (
             lambda: sparse_csr_tensor([0, 2, 1, 2], [0, 1], [1, 2], (3, 2)),
-            "crow_indices decreases from 2 to 1 at 2",
+            "crow_indices decreases from 2 to 1 at index 2",
         ),
-        (lambda: sparse_csr_tensor([0, 1], [2], [1], (1, 2)), "col_indices has 2"),
+        (lambda: sparse_csr_tensor([0, 1], [2], [1], (1, 2)), "col_indices has index 2"),
         (lambda: sparse_csr_tensor([0, 1], [0, 0], [1], (1, 2)), r"col_indices has shape \[2\]"),
         (lambda: sparse_csr_tensor([0, 1], [0], [1], (1,)), "expected two dimensions"),
         (lambda: sparse_csr_tensor([], [], []), r"crow_indices has shape \[0\]"),
@@ -91,7 +91,7 @@ MANY = np.broadcast_to(np.uint8(1), (2**50,))
         (lambda: quantize_per_tensor(DENSE * 1j, 1, 0, "qint8"), "dtype complex128 cannot be"),
         (lambda: quantize_per_tensor(coo(), 1, 0, "qint8"), "a sparse_coo tensor cannot be a part"),
         (lambda: QuantizedArray(DENSE, 1, 0), "int_repr has dtype float64"),
-        (lambda: nested_tensor([]), "expected one at least"),
+        (lambda: nested_tensor([]), "expected at least one"),
         (lambda: nested_tensor([1.0]), "array 0 has no dimension"),
         (lambda: nested_tensor([np.ones(2), np.ones((1, 2))]), r"array 1 .* \[1, 2\]; .* \[any\]"),
         (lambda: nested_tensor([np.ones(2), np.ones(2, int)]), "array 1 has dtype int64"),

@@ -258,14 +258,16 @@ def test_quantized_and_nested_tensors_go_to_any_device_and_back(make):
         assert there.layout == tensor.layout
         back = there.to("cpu")
         assert repr(back) == repr(tensor)
-        with pytest.raises(DeviceError, match="no sparse arrays on 'privateuseone:0'"):
+        with pytest.raises(
+            DeviceError, match="sparse arrays are not supported on 'privateuseone:0'"
+        ):
             coo().to("privateuseone:0")
     finally:
         with_device.close()
 
 
 def test_sparse_tensors_are_nowhere_but_on_the_host_and_on_a_gpu():
-    with pytest.raises(DeviceError, match="no sparse arrays on 'meta'"):
+    with pytest.raises(DeviceError, match="sparse arrays are not supported on 'meta'"):
         coo().to("meta")
 
 
@@ -275,7 +277,7 @@ def test_a_nested_tensor_without_elements_has_its_shape_and_keys():
     assert (there.shape, there.dtype) == (nested().shape, nested().dtype)
     assert there.device == there.offsets().device == "meta"
     assert there.key_set.has(K.NestedTensorMeta)
-    with pytest.raises(DeviceError, match="no elements in MetaArray"):
+    with pytest.raises(DeviceError, match="has no elements to copy"):
         there.to("cpu")
     with pytest.raises(DeviceError, match="at least two devices, cpu and meta"):
         nested_tensor_from_jagged(nested().values(), there.offsets())

@@ -121,7 +121,7 @@ def test_control_flow_that_depends_on_a_sample(read):
 )
 def test_other_libraries_do_not_get_the_elements(leave):
     for transform in (vmap, func.grad):
-        with pytest.raises(TransformError, match="would be lost to the transform"):
+        with pytest.raises(TransformError, match="the transform would not see"):
             transform(lambda a: (leave(a), xp.sum(a))[1])(X)
 
 
@@ -163,7 +163,7 @@ def test_copies_within():
     np.testing.assert_array_equal(changed[:, 0], [9, 9, 9])
     np.testing.assert_array_equal(flags, X > 1)
     np.testing.assert_array_equal(more, X + 1)
-    with pytest.raises(TransformError, match="cannot be copied by copy or pickle"):
+    with pytest.raises(TransformError, match="cannot be copied or pickled"):
         vmap(copy.deepcopy)(x)
 
 

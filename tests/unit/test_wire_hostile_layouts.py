@@ -94,16 +94,20 @@ HOSTILE = [
 ]
 # Only a process with the elements can see these.
 OUT_OF_RANGE = [
-    ("sparse_coo", reshape(2, 2), r"\$\.indices\[1\] has 2, which is not an index of 2"),
-    ("sparse_coo", put("indices", np.full((2, 3), -1)), r"\$\.indices\[0\] has -1"),
-    ("sparse_csr", reshape(2, 2), r"\$\.col_indices has 2, which is not an index of 2"),
+    ("sparse_coo", reshape(2, 2), r"\$\.indices\[1\] has index 2, out of range for an extent of 2"),
+    ("sparse_coo", put("indices", np.full((2, 3), -1)), r"\$\.indices\[0\] has index -1"),
+    ("sparse_csr", reshape(2, 2), r"\$\.col_indices has index 2, out of range for an extent of 2"),
     (
         "sparse_csr",
         put("crow_indices", np.array([0, 4, 3], np.int32)),
-        r"\$\.crow_indices decreases from 4 to 3 at 2",
+        r"\$\.crow_indices decreases from 4 to 3 at index 2",
     ),
     ("sparse_csr", put("crow_indices", np.array([0, 1, 9], np.int32)), "crow_indices ends with 9"),
-    ("nested", put("offsets", np.array([0, 3, 2, 3])), r"\$\.offsets decreases from 3 to 2 at 2"),
+    (
+        "nested",
+        put("offsets", np.array([0, 3, 2, 3])),
+        r"\$\.offsets decreases from 3 to 2 at index 2",
+    ),
     ("nested", put("offsets", np.array([1, 2, 3])), r"\$\.offsets begins with 1; expected 0"),
     ("nested", put("offsets", np.array([0, 2, 4])), r"\$\.offsets ends with 4; expected 3"),
 ]

@@ -310,7 +310,7 @@ def test_a_vector_by_rows_travels_as_it_is_a_tensor_in_one_process():
     assert decoded.shape == Tensor(decoded).shape == (3,)
     message = value_to_proto(vector)
     message.sparse_csr.shape[0] = 2
-    with pytest.raises(WireError, match=r"\$\.col_indices has 2"):
+    with pytest.raises(WireError, match=r"\$\.col_indices has index 2"):
         value_from_proto(message)
     message.sparse_csr.shape.extend([3])
     with pytest.raises(WireError, match=r"\$\.crow_indices has shape \[2\]"):

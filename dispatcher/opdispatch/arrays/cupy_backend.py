@@ -180,7 +180,7 @@ class CupyBackend(ArrayBackend):
     ) -> Any:
         """Return a copy, within the GPU, of an array that another process shares by CUDA IPC."""
         if memory.device_id != self.device_id(device):
-            raise DeviceError(f"what is shared is not on {device}")
+            raise DeviceError(f"the shared array is on another device than {device}")
         what = f"{memory.length} bytes of another process cannot be read on {device}"
         with self._errors(what, device, memory.length) as cupy:
             target = _with_room(cupy, lambda: cupy.empty(shape, dtype))

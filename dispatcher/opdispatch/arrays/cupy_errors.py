@@ -97,14 +97,14 @@ def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError |
     chain = list(_chain(error))
     if any("libnvrtc" in str(each) for each in chain if not isinstance(each, DeviceError)):
         return DeviceError(
-            f"kernels for {device} cannot be compiled: CUDA's compiler, NVRTC, is not there "
+            f"kernels for {device} cannot be compiled: CUDA's compiler NVRTC is not installed "
             f"({' '.join(str(error).split())})",
             hint=_LIBRARIES_HINT,
         )
     for each in chain:  # CuPy loads CUDA's libraries on first use
         if isinstance(each, ImportError) and (library := _LIBRARY.search(str(each))):
             return DeviceError(
-                f"{device} cannot do this: CUDA's {library[0]} is not there "
+                f"{device} cannot do this: CUDA's {library[0]} is not installed "
                 f"({' '.join(str(each).split())})",
                 hint=_LIBRARIES_HINT,
             )
@@ -116,7 +116,7 @@ def explain_error(cupy: Any, error: BaseException, device: str) -> DeviceError |
         return DeviceError(f"{device} cannot be used: {_explain_driver(cupy, found)}")
     if status in _STICKY or _refuses_everything(cupy):
         return DeviceLostError(
-            f"{device} has failed, and with it all that this process had there "
+            f"{device} has failed, and this process has lost all its arrays there "
             f"({type(found).__name__}: {found})",
             device=device,
         )
@@ -154,7 +154,7 @@ def memory_error(
     what = what or f"there is no room for {asked or 'more'} bytes on {device}"
     return DeviceMemoryError(
         f"{what}: {figures}",
-        hint="release arrays and remote tensors there, or limit the memory of others",
+        hint="release arrays and remote tensors there, or reduce the memory of other processes",
         **facts,
     )
 

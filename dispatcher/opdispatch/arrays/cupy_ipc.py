@@ -59,17 +59,18 @@ def read_shared(cupy: Any, memory: DeviceMemory, target: Any) -> None:
     """
     if len(memory.handle) != HANDLE_BYTES:
         raise DeviceError(
-            f"a handle of CUDA has {HANDLE_BYTES} bytes, and not {len(memory.handle)}"
+            f"the CUDA IPC handle has {len(memory.handle)} bytes; expected {HANDLE_BYTES}"
         )
     if memory.length != target.nbytes:
-        raise DeviceError(f"{memory.length} bytes are shared of an array of {target.nbytes}")
+        raise DeviceError(f"the shared array has {memory.length} bytes; expected {target.nbytes}")
     runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream.null
     address = runtime.ipcOpenMemHandle(memory.handle)
     try:
         base, size = allocation_of(address)
         if memory.offset + memory.length > size - (address - base):
             raise DeviceError(
-                f"{memory.length} bytes from {memory.offset} on are not in an allocation of {size}"
+                f"{memory.length} bytes at offset {memory.offset} exceed the shared allocation of "
+                f"{size} bytes"
             )
         runtime.memcpyAsync(
             target.data.ptr,
@@ -95,7 +96,7 @@ def allocation_of(address: int) -> tuple[int, int]:
     )
     if status:
         raise DeviceError(
-            f"the driver does not know the memory at {address:#x} (CUresult {status})"
+            f"the NVIDIA driver has no allocation at {address:#x} (CUresult {status})"
         )
     return base.value, size.value
 
@@ -105,4 +106,4 @@ def _driver() -> Any:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise DeviceError(f"the library of the NVIDIA driver cannot be loaded ({error})") from error
+        raise DeviceError(f"the NVIDIA driver's libcuda cannot be loaded ({error})") from error

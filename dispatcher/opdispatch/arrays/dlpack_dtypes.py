@@ -139,4 +139,4 @@ def _data_type_in(capsule: Any) -> _DataType:
         if managed.major == 1:
             found = managed.dl_tensor.dtype
             return found
-    raise BufferError("a DLPack capsule that can be used, of version 1, was expected")
+    raise BufferError("expected an unused DLPack capsule of version 1 or earlier")

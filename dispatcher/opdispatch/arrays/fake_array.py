@@ -33,7 +33,7 @@ class FakeArray(MetaArray):
         super().__init__(shape, dtype)
         self.device = canonical_device(device)
         if self.device == "meta":
-            raise DeviceError("a fake tensor is on a device that has memory, and 'meta' has none")
+            raise DeviceError("a fake tensor cannot be on 'meta'; expected a device with memory")
         self.base = base
         """The array that this is a view of, or None."""
         self.recorded: Any = None

@@ -26,9 +26,8 @@ def adopt(value: Any) -> Any:
     is_negative = getattr(value, "is_neg", None)
     if callable(is_negative) and is_negative() is True:  # PyTorch exports them without the bit
         raise DeviceError(
-            f"{describe_type(value)} stands for the negative of its elements, which DLPack does "
-            "not tell",
-            hint="use its resolve_neg()",
+            f"{describe_type(value)} has the negative bit set, which DLPack cannot express",
+            hint="call resolve_neg() first",
         )
     try:
         device_type, number = map(int, value.__dlpack_device__())
@@ -43,17 +42,17 @@ def adopt(value: Any) -> Any:
             except Exception as error:
                 raise _refusal(value, error) from error
     raise DeviceError(
-        f"{describe_type(value)} is on DLPack device {device_type}:{number}, and no backend "
-        "of this process has that memory",
+        f"{describe_type(value)} is on DLPack device {device_type}:{number}, which no backend "
+        "of this process supports",
         hint="move it to the host first",
     )
 
 
 def _refusal(value: Any, error: Exception) -> DeviceError:
-    text = f"{describe_type(value)} does not give its elements by __dlpack__"
+    text = f"{describe_type(value)} cannot be imported by __dlpack__"
     if "PyCapsule" in str(error):  # a consumed capsule is renamed
         return DeviceError(
-            f"{text}: what it gives is not a DLPack capsule, or one that was used already",
-            hint="a capsule can be used once; its __dlpack__ has to make a new one",
+            f"{text}: it returned no DLPack capsule, or one that was used already",
+            hint="a capsule can be used only once; __dlpack__ must return a new one",
         )
     return DeviceError(f"{text} ({type(error).__name__}: {error})")

@@ -227,7 +227,7 @@ def check_range(array: Any, name: str, extent: int) -> None:
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= extent:
         wrong = low if low < 0 else high
-        raise ArgumentError(f"{name} has {wrong}, which is not an index of {extent}")
+        raise ArgumentError(f"{name} has index {wrong}, out of range for an extent of {extent}")
 
 
 def check_starts(array: Any, name: str, end: int) -> None:
@@ -240,6 +240,6 @@ def check_starts(array: Any, name: str, end: int) -> None:
     if bool(falls.any()):
         place = int(falls.argmax()) + 1
         raise ArgumentError(
-            f"{name} decreases from {int(array[place - 1])} to {int(array[place])} at {place}; "
-            "each is where the next one begins"
+            f"{name} decreases from {int(array[place - 1])} to {int(array[place])} at index "
+            f"{place}; expected ascending offsets"
         )

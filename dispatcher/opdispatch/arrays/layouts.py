@@ -100,7 +100,7 @@ def on_device(array: Any, device: str) -> Any:
     target = backend_of_device(device)
     if isinstance(array, LevelArray):
         raise TransformError(
-            f"{array!r} cannot be moved to {device!r} within the function that is transformed",
+            f"{array!r} cannot be moved to {device!r} inside a function transform",
             hint="move it before, or use array_api.astype(x, x.dtype, device=...)",
         )
     array = materialized(array)

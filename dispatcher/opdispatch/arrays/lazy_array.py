@@ -40,7 +40,10 @@ class LazyArray(ABC):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise ValueError(f"the elements of a {type(self).__name__} must be computed")
+            raise ValueError(
+                f"a {type(self).__name__} cannot be converted without a copy: its elements must be "
+                "computed"
+            )
         return np.asarray(self.materialized(), dtype=dtype)
 
     def __bool__(self) -> bool:

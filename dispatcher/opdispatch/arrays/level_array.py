@@ -87,29 +87,28 @@ class LevelArray:
     def _read(self, how: str) -> Any:
         if self.is_batched:
             raise TransformError(
-                f"vmap cannot read a number out of a batched tensor, with {how}: it is another one "
-                "for each sample, and control flow that depends on it would be, too",
+                f"{how} cannot read a number out of a batched tensor inside vmap: each sample has "
+                "a different one",
                 hint="use array_api.where, or keep the number in a tensor",
             )
         return self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         raise TransformError(
-            f"NumPy has no array for {self!r}: what it computed would be lost to the transform",
+            f"{self!r} cannot become a NumPy array: the transform would not see NumPy's work",
             hint="use functions of opdispatch.array_api",
         )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TransformError(
-            f"{self!r} only exists within the function that is transformed, and cannot be copied "
-            "by copy or pickle",
+            f"{self!r} exists only inside a function transform, and cannot be copied or pickled",
             hint="use array_api.asarray(x, copy=True)",
         )
 
     def __dlpack__(self, **options: Any) -> NoReturn:
         raise TransformError(
-            f"the elements of {self!r} cannot be had by DLPack: what another library computed "
-            "would be lost to the transform",
+            f"{self!r} cannot be exported by DLPack: the transform would not see what another "
+            "library computes",
             hint="use functions of opdispatch.array_api",
         )
 

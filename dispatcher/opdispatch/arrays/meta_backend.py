@@ -63,8 +63,8 @@ class MetaArray:
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise DataDependentOutputError(
-            f"the elements of {self!r} on {self.device!r} were asked for, and it has none",
-            hint="only shapes and element types of such tensors are known",
+            f"{self!r} on {self.device!r} has no elements to read",
+            hint="a meta or fake tensor has only a shape and a dtype",
         )
 
     __array__ = __bool__ = __complex__ = __float__ = __index__ = __int__ = _refuse
@@ -95,7 +95,7 @@ class MetaBackend(ArrayBackend):
 
     def to_host(self, array: Any) -> HostArray:
         """Raise DeviceError: there are no elements to copy."""
-        raise DeviceError(f"there are no elements in {array!r} to be copied out of it")
+        raise DeviceError(f"{array!r} has no elements to copy to the host")
 
     def from_host(self, array: HostArray, device: str) -> MetaArray:
         """Return an array without elements, of the same shape and dtype."""

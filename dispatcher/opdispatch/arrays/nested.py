@@ -135,11 +135,11 @@ class Nested(Layout):
         """
         values, offsets = parts
         if not values.shape:
-            raise ArgumentError(f"{at}values has no dimension; components are parts of the first")
+            raise ArgumentError(f"{at}values has no dimensions; expected at least one")
         check_indices(offsets, f"{at}offsets", (None,))
         if not offsets.shape[0]:
             raise ArgumentError(
-                f"{at}offsets is empty; expected one more than there are components"
+                f"{at}offsets is empty; expected one entry more than there are components"
             )
 
     def check_elements(self, parts: Sequence[Any], facts: Facts, at: str = "") -> None:
@@ -173,13 +173,16 @@ def nest(components: Sequence[Any]) -> NestedArray:
     for arrays on two devices.
     """
     if not components:
-        raise ArgumentError("a nested tensor of no arrays has no dtype; expected one at least")
+        raise ArgumentError("a nested tensor cannot be made of no arrays; expected at least one")
     first = components[0]
     for place, component in enumerate(components):
         backend = find_backend(type(component))
         if backend is None or not component.shape:
-            what = "no dimension" if backend is not None else f"type {type(component).__qualname__}"
-            raise ArgumentError(f"array {place} has {what}; expected arrays of one or more")
+            kind = type(component).__qualname__
+            what = "has no dimensions" if backend is not None else f"is of type {kind}"
+            raise ArgumentError(
+                f"array {place} {what}; expected an array of at least one dimension"
+            )
         if component.dtype != first.dtype or component.shape[1:] != first.shape[1:]:
             raise ArgumentError(
                 f"array {place} has dtype {component.dtype} and shape {list(component.shape)}; "

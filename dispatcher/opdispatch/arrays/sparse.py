@@ -119,7 +119,7 @@ def sparse_module(array: Any) -> Any:
         name, package = "cupyx.scipy.sparse", "the cupy package that fits the machine's CUDA"
     else:
         raise DeviceError(
-            f"there are no sparse arrays on {device_of(array)!r}; they are on 'cpu' or 'cuda'"
+            f"sparse arrays are not supported on {device_of(array)!r}; expected 'cpu' or 'cuda'"
         )
     try:
         return importlib.import_module(name)

@@ -111,7 +111,7 @@ class SparseCoo(SparseLayout):
         Raises ArgumentError for no dimensions or an unsupported dtype, and DeviceError for a device
         without sparse arrays.
         """
-        check_values(array, "a tensor that is to be sparse_coo")
+        check_values(array, "the tensor to convert to sparse_coo")
         module = sparse_module(array)
         make = getattr(module, "coo_array", None) or module.coo_matrix
         with making(f"a sparse_coo array of shape {list(array.shape)}", device_of(array)):

@@ -86,7 +86,7 @@ class SparseCsr(SparseLayout):
         Raises ArgumentError for other than two dimensions or an unsupported dtype, and DeviceError
         for a device without sparse arrays.
         """
-        check_values(array, "a tensor that is to be sparse_csr")
+        check_values(array, "the tensor to convert to sparse_csr")
         module = sparse_module(array)
         make = getattr(module, "csr_array", None) or module.csr_matrix
         with making(f"a sparse_csr array of shape {list(array.shape)}", device_of(array)):

@@ -256,8 +256,8 @@ class TensorLayouts:
     def _require_dense(self, action: str) -> None:
         if isinstance(self.array, LevelArray):
             raise TransformError(
-                f"a tensor within a function that is transformed cannot {action}: what is computed "
-                "with it would be lost to the transform",
+                f"a tensor inside a function transform cannot {action}: the transform would "
+                "not see what is computed",
                 hint="use functions of opdispatch.array_api",
             )
         if self._other_layout is not None:
