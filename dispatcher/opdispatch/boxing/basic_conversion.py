@@ -117,9 +117,9 @@ def _int_of_one(value: Any) -> int | None:
 
 
 def _is_real(value: Any) -> bool:
-    """Return whether the value's class converts to float.
+    """Return whether the value's class has a conversion to float.
 
-    Such are fractions, decimals, tensors of other libraries.
+    True for fractions, decimals and tensors of other libraries.
     """
     cls = type(value)
     makes_floats = hasattr(cls, "__float__") or hasattr(cls, "__index__")

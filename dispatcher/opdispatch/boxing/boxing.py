@@ -74,11 +74,11 @@ def elide_defaults(
 ) -> Callable[..., Any]:
     """Return ``function`` in a form that can be called with every argument of ``signature``.
 
-    PyTorch leaves out arguments that have their default value when it calls a Python kernel,
-    so kernels need not take them. Here a kernel that takes every argument gets every
-    argument, and the schema's defaults hold whatever the function's own are; only for one that
-    does not (or does not say) are defaults left out. ``skip`` leading parameters are the
-    dispatcher's.
+    PyTorch omits arguments equal to their defaults when it calls a Python kernel, so kernels need
+    not declare them. Here, a kernel that declares every argument gets every argument, and the
+    schema's defaults take precedence over the function's. For any other kernel, or one without a
+    signature, arguments equal to their defaults are omitted. The first ``skip`` parameters are
+    passed by the dispatcher.
     """
     if _takes_all(function, signature, skip):
         return function

@@ -39,10 +39,10 @@ MakeFunction = Callable[[Any, DispatchKeySet], UnboxedFunction]
 class KernelFunction:
     """A kernel, made by one of the class methods; immutable.
 
-    ``function`` is what it was made from: None for a fallthrough, and for a kernel whose function
-    is made at its first call. ``signature`` is the kernel's own declaration of its arguments and
-    returns, as a schema without a name: None if it has none (PyTorch infers one for a C++ function,
-    and none for a Python function). Registrations for one operator must agree on it.
+    ``function`` is the registered function: None for a fallthrough, and for a kernel whose function
+    is created by its first call. ``signature`` declares the kernel's arguments and returns, as a
+    schema without a name; None if undeclared (PyTorch infers one for C++ functions only).
+    Registrations for one operator must have equal signatures.
     """
 
     __slots__ = (
@@ -80,8 +80,8 @@ class KernelFunction:
         self._make_for = make_for
         self._make_without_gradients = make_without_gradients
         self._make = make
-        # The unboxed function, adapted to the signature it was last called for. A pair that is
-        # replaced as a whole, so that no lock is needed.
+        # The signature of the last call, and the unboxed function adapted to it. A tuple, replaced
+        # as a whole, so no lock is needed.
         self._adapted: tuple[Signature, UnboxedFunction] | None = None
 
     @classmethod

@@ -1,8 +1,8 @@
 """Protection of arguments that the schema does not declare as written to.
 
-In an interpreter they are read-only arrays. In process, kernels get the caller's own arrays, unless
-``OPDISPATCH_STRICT=1`` is set: then they get read-only views. That is decided when a kernel is
-first looked up, and costs nothing otherwise.
+In a worker interpreter, they are read-only arrays. In process, kernels get the caller's own arrays
+or, with ``OPDISPATCH_STRICT=1``, read-only views. The setting is read when a kernel is first looked
+up, so it costs nothing when off.
 """
 
 from __future__ import annotations

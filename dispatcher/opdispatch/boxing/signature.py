@@ -34,7 +34,7 @@ from opdispatch.tensors.tensor import Tensor
 class Signature:
     """Binds, boxes and checks for one schema; immutable.
 
-    Its attributes are computed on first access: of many operators, few are called.
+    Its attributes are computed on first access, since most operators are never called.
     """
 
     __slots__ = (

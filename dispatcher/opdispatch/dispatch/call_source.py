@@ -1,4 +1,4 @@
-"""The source of the functions that are generated for a schema; see ``compiled_call.py``.
+"""Source of the functions generated for a schema; see ``compiled_call.py``.
 
 For ``(Tensor x, int n=1) -> Tensor`` it is, except for the order of a few lines::
 
@@ -316,7 +316,7 @@ class CallSource:
         return self._find_by_bits([*self._set_bits(), "_k = _calls[_b]"])
 
     def _find_by_bits(self, others: list[str]) -> list[str]:
-        """Return lines that set ``_k``, by ``others`` unless all tensors are arrays or plain."""
+        """Return lines that set ``_k``, using ``others`` unless all tensors are arrays or plain."""
         arguments = self.dispatching
         if not self._is_usual:
             return [_FIND_CALLS, *others]
@@ -365,7 +365,7 @@ class CallSource:
         ]
 
     def _call(self, *, counts: bool = True) -> list[str]:
-        """Return the lines that call ``_k``, and count up a version that it left as it was."""
+        """Return the lines that call ``_k``, and increment a version that the call did not."""
         count = "if _n is not None and _n.value == _w: _n.value += 1"
         call = f"_r = _k({self._arguments([each.value for each in self.arguments])})"
         return [call, count] if counts and self._counted else [call]
@@ -479,10 +479,10 @@ def _given(
     keyword_only: list[tuple[str, Any]],
     more: dict[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the given arguments of a call as the interpreter path takes them.
+    """Return the given arguments of a call as args and kwargs for the interpreter path.
 
-    All that can be passed by name is; see Note [Compiled for one schema]. With ``extra`` arguments,
-    which come after all others, that is neither possible nor needed: the call is refused.
+    Arguments are passed by name where possible; see Note [Compiled for one schema]. With ``extra``
+    positional arguments, that is neither possible nor needed, since the call will be rejected.
     """
     args = [value for value in positional_only if value is not MISSING]
     if extra:

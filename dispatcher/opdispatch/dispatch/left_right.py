@@ -27,10 +27,10 @@ class LeftRight(Generic[T]):
                 I3  whenever ``_writer`` is free, the two copies are equal.
     Cost        ``change`` runs once for each copy: keep it cheap and deterministic.
 
-    A ``look`` should be one step of C code, such as a lookup. The garbage collector may run a
-    finalizer in the middle of a ``read``, and that finalizer may write: it does not wait for the
-    read of its own thread, which would never end. Nor may it wait for another writer, which waits
-    for that read: see ``is_being_read``.
+    A ``look`` should be a single C call, such as a lookup. The garbage collector may run a
+    finalizer in the middle of a ``read``, and the finalizer may write. Its write does not wait for
+    the read of its own thread, which would deadlock. It must not wait for another writer either,
+    since that one waits for the read: see ``is_being_read``.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -60,10 +60,10 @@ class LeftRight(Generic[T]):
     def write(self, change: Callable[[T], R], stores: Sequence[AttributeStore] = ()) -> R:
         """Apply ``change`` to both copies, one after the other; return the second result.
 
-        ``stores`` are stored at the very instant at which readers see the change. If ``change``
-        raises on the first copy, that copy is recreated from the second by ``copy``, nothing has
-        changed, and the exception propagates. If it raises only on the second, the first remains in
-        force: readers have seen it.
+        ``stores`` become visible at the same instant as the change. If ``change`` raises on the
+        first copy, that copy is recreated from the second, nothing has changed, and the exception
+        propagates. If it raises only on the second, the change remains in force, since readers may
+        have seen it.
         """
         with self._writer:
             front, side = self._front, self._side

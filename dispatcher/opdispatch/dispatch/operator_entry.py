@@ -79,8 +79,8 @@ class OperatorEntry:
         self.name = name
         self.definitions: list[RegistrationHandle] = []
         self.kernels: dict[DispatchKey, list[RegistrationHandle]] = {}
-        # The schema with which it was ever published, and its signature (I4). They stay when the
-        # entry is dead, for calls in progress at that time.
+        # The published schema and its signature (I4). They remain after the entry has died, for
+        # calls in progress at that time.
         self.schema: FunctionSchema | None = None
         self.signature: Signature | None = None
         self.state: OperatorState | None = None

@@ -1,32 +1,32 @@
-"""Everything the dispatcher raises on purpose.
+"""The exceptions that the dispatcher raises.
 
-    OpdispatchError                      catch this
-    ├── RegistrationError                the code that registers is wrong (also a RuntimeError)
+    OpdispatchError                      base class of all of them
+    ├── RegistrationError                a registration is invalid (also a RuntimeError)
     │   ├── SchemaError                  a schema string does not parse (also a ValueError)
     │   ├── DuplicateDefinitionError     an operator or a namespace is defined twice
     │   ├── SchemaMismatchError          two registrations disagree on a signature
-    │   ├── DispatchKeyError             no such dispatch key, or not one for this purpose
-    │   ├── LibraryError                 a library cannot be of that kind or name (also ValueError)
+    │   ├── DispatchKeyError             a dispatch key does not exist or does not apply here
+    │   ├── LibraryError                 a library's kind or namespace is invalid (also ValueError)
     │   └── KernelTypeError              a registered object is not a kernel (also a TypeError)
-    ├── OperatorNotFoundError            it is not defined (also an AttributeError)
-    ├── ArgumentError                    the arguments do not fit (also Type- and RuntimeError)
-    │   └── ScalarRangeError             no element can be that number (also an OverflowError)
+    ├── OperatorNotFoundError            an operator is not defined (also an AttributeError)
+    ├── ArgumentError                    arguments do not fit a schema (also Type- and RuntimeError)
+    │   └── ScalarRangeError             a number is out of a dtype's range (also an OverflowError)
     ├── NoKernelError                    no kernel for the tensors' keys (also NotImplementedError)
-    ├── AmbiguousKernelError             two kernels have equal right to a slot (also RuntimeError)
-    ├── AutogradError                    gradients cannot be had so (also a RuntimeError)
-    ├── GraphError                       a graph cannot be read, kept or run (also a ValueError)
+    ├── AmbiguousKernelError             two kernels apply equally to a key (also RuntimeError)
+    ├── AutogradError                    gradients cannot be computed (also a RuntimeError)
+    ├── GraphError                       a graph cannot be loaded, saved or run (also a ValueError)
     ├── DataDependentOutputError         a tensor without elements was read (also RuntimeError)
     ├── TransformError                   vmap or grad cannot transform this (also a RuntimeError)
-    ├── ReturnError                      a kernel broke its schema's promise (also a RuntimeError)
-    ├── OpCheckError                     opcheck has found something (also an AssertionError)
+    ├── ReturnError                      a result does not fit the schema (also a RuntimeError)
+    ├── OpCheckError                     opcheck has found a defect (also an AssertionError)
     ├── DeviceError                      a device or its arrays cannot be used (also RuntimeError)
-    │   ├── DeviceMemoryError            a device has no room (also a MemoryError)
-    │   └── DeviceLostError              a device is lost for the process that used it
-    └── WaitTimeoutError                 another interpreter never registered (also a TimeoutError)
-    InternalError                        our bug: never caught, never mapped, always reported
+    │   ├── DeviceMemoryError            a device is out of memory (also a MemoryError)
+    │   └── DeviceLostError              a device has failed for good in this process
+    └── WaitTimeoutError                 a registration was not made in time (also a TimeoutError)
+    InternalError                        a bug in opdispatch; not an OpdispatchError
 
-The service adds its own below the same root, in ``opdispatch_wire.errors``. Each class has
-a ``code`` that never changes once released: it is how an error crosses a process boundary.
+The service defines further subclasses of OpdispatchError in ``opdispatch_wire.errors``. Each class
+has a ``code``, which identifies it between processes and never changes once released.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from typing import ClassVar
 
 
 class OpdispatchError(Exception):
-    """The root of every error that opdispatch raises on purpose.
+    """Base class of all errors that opdispatch raises.
 
-    ``message`` is one sentence: what was wrong, where, and what was expected. ``hint`` says
-    what to do about it. ``facts`` are the same things by name, for programs.
+    ``message`` is one sentence that says what was wrong, where, and what was expected. ``hint``
+    says how to fix it. ``facts`` has the details by name, as strings, for programs.
     """
 
     code: ClassVar[str] = "opdispatch"
@@ -66,7 +66,7 @@ OpdispatchError.by_code[OpdispatchError.code] = OpdispatchError
 
 
 class RegistrationError(OpdispatchError, RuntimeError):
-    """A registration was refused; the registry is as it was before."""
+    """A registration was rejected; the registry is unchanged."""
 
     code = "registration"
 
@@ -78,7 +78,7 @@ class SchemaError(RegistrationError, ValueError):
 
 
 class DuplicateDefinitionError(RegistrationError):
-    """An operator, or the DEF library of a namespace, exists already; names both places."""
+    """An operator or a namespace's DEF library already exists; the message has both sites."""
 
     code = "duplicate_definition"
 
@@ -123,9 +123,9 @@ class ArgumentError(OpdispatchError, TypeError, RuntimeError):
 
 
 class ScalarRangeError(ArgumentError, OverflowError):
-    """A Python number is none that an element of an array can be.
+    """A Python number is out of the range of an array's dtype.
 
-    NumPy and the array API standard's own library raise OverflowError.
+    Also an OverflowError, which NumPy and ``array_api_strict`` raise.
     """
 
     code = "scalar_range"
@@ -144,59 +144,60 @@ class AmbiguousKernelError(OpdispatchError, RuntimeError):
 
 
 class DataDependentOutputError(OpdispatchError, RuntimeError):
-    """Elements were asked for of a tensor that has none: a fake one, or one on ``meta``."""
+    """Code read elements of a tensor that has none: a fake tensor, or one on ``meta``."""
 
     code = "data_dependent_output"
 
 
 class ReturnError(OpdispatchError, RuntimeError):
-    """A kernel returned something that the operator's schema does not promise."""
+    """A kernel's results do not match the returns of the operator's schema."""
 
     code = "return"
 
 
 class OpCheckError(OpdispatchError, AssertionError):
-    """``opcheck`` found that an operator does not match its registrations."""
+    """``opcheck`` found an operator whose registrations are incorrect or contradict each other."""
 
     code = "op_check"
 
 
 class AutogradError(OpdispatchError, RuntimeError):
-    """Gradients cannot be recorded, or asked for, in this way."""
+    """Gradients cannot be recorded or computed in this way."""
 
     code = "autograd"
 
 
 class GraphError(OpdispatchError, ValueError):
-    """A traced graph is not there, cannot be kept in a file or read from it, or cannot run."""
+    """A traced graph does not exist, cannot be saved or loaded, or cannot run."""
 
     code = "graph"
 
 
 class TransformError(OpdispatchError, RuntimeError):
-    """A function cannot be transformed by ``vmap``, ``grad`` and kin."""
+    """A function cannot be transformed by ``vmap``, ``grad`` or another function transform."""
 
     code = "transform"
 
 
 class DeviceError(OpdispatchError, RuntimeError):
-    """There is no such device, nothing here can hold its arrays, or it has failed."""
+    """A device does not exist, has no backend in this process, or has failed."""
 
     code = "device"
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """A device has no room for an array.
+    """A device is out of memory.
 
-    Where they are known, ``facts`` has ``device``, and as numbers of bytes ``asked``, ``free``,
-    ``total``, and what the pool of the array library has there, ``held``, and hands out, ``used``.
+    ``facts`` has, if known, ``device``, and in bytes: ``asked``, the failed allocation; ``free``
+    and ``total`` memory of the device; and of the array library's pool there, ``held`` by it and
+    ``used`` by arrays.
     """
 
     code = "device_memory"
 
 
 class DeviceLostError(DeviceError):
-    """A device has failed, so that the process which used it can never use it again.
+    """A device has failed; the process that used it can never use it again.
 
     ``facts["device"]`` is its name.
     """
@@ -205,7 +206,7 @@ class DeviceLostError(DeviceError):
 
 
 class WaitTimeoutError(OpdispatchError, TimeoutError):
-    """The awaited registration was not made in time."""
+    """An awaited registration was not made before the timeout."""
 
     code = "wait_timeout"
 

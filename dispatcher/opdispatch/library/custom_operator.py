@@ -121,7 +121,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
             tags = (*tags_of(tags), Tag.pt2_compliant_tag)
             self._library.define(f"{name}{text}", tags=tags)
             self._schema = dispatcher.get_schema(name).schema
-            # A handle would belong to the entry that this transaction sees; packets find the
+            # A handle would belong to this transaction's unpublished entry; packets find the
             # published one.
             self._packet = getattr(getattr(ops, parsed.namespace), parsed.unqualified_name)
             self._overload_name = parsed.overload_name or "default"

@@ -53,7 +53,7 @@ def default_dispatcher() -> Dispatcher:
 
 
 class Library:
-    """Registers operators and kernels, and undoes all registrations when closed.
+    """Registers operators and kernels of one namespace, and undoes all registrations when closed.
 
     ``kind`` is "DEF" for the one library that owns the namespace ``ns``, "FRAGMENT" for one that
     adds operators to it, "IMPL" for one that only adds kernels. ``dispatch_key``, which only a

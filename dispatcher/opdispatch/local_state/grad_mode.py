@@ -1,4 +1,4 @@
-"""Whether a task records gradients, and inference mode: `no_grad`, `inference_mode` and kin.
+"""Grad mode, whether a task records gradients, and inference mode: `no_grad`, `inference_mode`.
 
 Mirrors ``torch/autograd/grad_mode.py`` and ``c10/core/InferenceMode.h``. Grad mode is a flag for
 the kernels of autograd and changes no key of a call, so it has a context variable of its own: calls
@@ -71,7 +71,7 @@ class _GradMode(ModeDecorator):
         self._previous: list[bool] = []
 
     def __enter__(self) -> Self:
-        state = AUTOGRAD_STATE.get()  # without the functions above: blocks are entered often
+        state = AUTOGRAD_STATE.get()  # inlined for speed: blocks are entered often
         self._previous.append(state.grad_mode)
         AUTOGRAD_STATE.set(_STATES[self._mode, state.inference_mode])
         return self

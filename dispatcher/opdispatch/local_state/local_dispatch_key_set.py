@@ -1,15 +1,15 @@
 """Dispatch keys that a task adds to, or removes from, every call it makes.
 
-Mirrors ``c10/core/impl/LocalDispatchKeySet.h``. PyTorch keeps the two sets per thread; here
-they are a context variable, so that each thread and each asyncio task has its own. The trace
-sink and the observer of the task live in the same variable: the hot path of a call reads one
-variable to find that the state is the default.
+Mirrors ``c10/core/impl/LocalDispatchKeySet.h``. PyTorch keeps the two sets per thread; here, they
+are in a context variable, so each thread and each asyncio task has its own. The task's trace sink
+and observer are in the same variable, so the hot path of a call reads only one variable to find out
+whether the state is the default.
 
 Note [Nothing is switched on]
-    It does not even read that variable while all tasks are in the default state, which is the usual
-    case. ``SWITCHED_ON`` has the id of every living LocalState except the default one. A task in
-    another state keeps that state alive, if only through a copy of its context. So while the set is
-    empty, every task is in the default state.
+    The hot path does not read the variable at all while all tasks are in the default state, which
+    is the usual case. ``SWITCHED_ON`` has the id of every live LocalState except the default one. A
+    task in another state keeps that state alive, at least through a copy of its context. So while
+    the set is empty, every task is in the default state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The schema language: what an operator takes and returns.
+"""The schema language: the signatures of operators.
 
 scalar_type      element types
 types            the types of arguments and results
@@ -9,7 +9,7 @@ default          default values
 lexer            text as tokens
 type_parser      tokens as types
 parser           text as a schema
-tag              what an operator is said to be
-tag_checks       which tags a schema can have
-compatibility    whether a schema can stand for an older one
+tag              properties of an operator beyond its schema
+tag_checks       checks of tags against the schema
+compatibility    whether a schema can replace an older one
 """

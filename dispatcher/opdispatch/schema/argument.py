@@ -68,10 +68,9 @@ class AliasInfo:
 class Argument:
     """One argument or return value of a schema; the name of a return may be empty.
 
-    ``default`` is what the kernel gets: a Python number, bool, string or None; a tuple for a
-    list (frozen, and safe to share); a dtype for ``ScalarType``; a name for ``Layout`` and
-    ``MemoryFormat``; `NO_DEFAULT` without one. Like PyTorch, the parser does not require that
-    it be of the argument's type.
+    ``default`` is in the form that kernels get: a Python number, bool, string or None; a tuple for
+    a list; a dtype for ``ScalarType``; a name for ``Layout`` and ``MemoryFormat``; `NO_DEFAULT`
+    without one. Like PyTorch's, the parser does not check that it has the argument's type.
 
     Arguments are compared as PyTorch compares them: by plain type (Note [Real and plain types]),
     so ``SymInt`` equals ``int``, and with defaults of one type, so 1 differs from True and 1.0.
@@ -90,7 +89,7 @@ class Argument:
 
     @property
     def has_default(self) -> bool:
-        """Whether the argument may be left out."""
+        """Whether the argument may be omitted."""
         return self.default is not NO_DEFAULT
 
     def has_default_value(self) -> bool:
@@ -179,7 +178,7 @@ def _typed(argument: Argument) -> object:
 
 
 _IN_TEXT = (int, float, complex, str, tuple, type(None))
-"""The types of defaults that a schema's text has. Another may be a dtype: NumPy is asked last."""
+"""Types of defaults that need no NumPy; any other default may be a dtype, which is checked last."""
 
 
 def _code_of_word(type_: SchemaType, default: object) -> object:

@@ -141,7 +141,7 @@ def _have_one_place(new: Argument, old: Argument) -> bool:
 
 
 def is_subtype(sub: SchemaType, base: SchemaType) -> bool:
-    """Return whether every value of the plain type ``sub`` is one of ``base``, as PyTorch sees it.
+    """Return whether every value of the plain type ``sub`` is one of ``base``, by PyTorch's rules.
 
     List types are invariant, since lists are mutable. A bool is not a Scalar.
     """

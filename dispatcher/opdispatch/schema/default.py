@@ -1,8 +1,8 @@
 """Default values in the schema language: conversion from text to the values that kernels receive.
 
-PyTorch reads numbers with C's ``stoll`` and ``stod``, which stop at the first character that does
-not fit; so does this file. Every function raises ValueError with a description of the expected
-text.
+Like C's ``stoll`` and ``stod``, with which PyTorch reads numbers, the functions here stop at the
+first character that is not part of the number. All raise ValueError with a description of the
+expected text, which the parser completes to an error message.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def constant_of(name: str, real_type: SchemaType) -> int:
-    """Return the number that a word stands for as a default of the real type."""
+    """Return PyTorch's enum value for a word such as ``float`` as a default of ``real_type``."""
     if name in _NAMED_CONSTANTS:
         return _NAMED_CONSTANTS[name]
     takes_dtype = real_type is SCALAR_TYPE or real_type == OptionalType(SCALAR_TYPE)
@@ -154,7 +154,7 @@ def check_device(text: str) -> str:
 
 
 def check_list(values: list[object], plain_element: SchemaType) -> None:
-    """Raise ValueError unless a list of these may be a default of lists of that type."""
+    """Raise ValueError unless all values are valid in a default list of ``plain_element``."""
     expected = _PYTHON_TYPE.get(plain_element)
     if expected is None:
         raise ValueError(f"no default: a list of {plain_element} can only have None")
@@ -163,8 +163,9 @@ def check_list(values: list[object], plain_element: SchemaType) -> None:
 
 
 def kernel_value(value: object, real_type: SchemaType) -> object:
-    """Return a default as kernels receive it: dtypes and names for enum values, tuples for
-    lists."""
+    """Convert a default to the form kernels get: a dtype or a name for an enum value, a tuple for
+    a list.
+    """
     if isinstance(value, list):
         element = real_type.element if isinstance(real_type, ListType) else real_type
         return tuple(kernel_value(item, element) for item in value)

@@ -74,11 +74,11 @@ class FunctionSchema:
         )
 
     def find_differences(self, other: FunctionSchema) -> str | None:
-        """Return one sentence on how the two signatures differ, or None if they agree.
+        """Return a clause that says how the two signatures differ, or None if they agree.
 
-        Compared as PyTorch compares a definition with a kernel: the number and the types of
-        arguments and returns. Names, defaults, sizes of lists, ``*``, ``...`` and alias
-        annotations do not count, and ``SymInt`` is as good as ``int``.
+        Like PyTorch's comparison of a definition with a kernel, this compares the number and the
+        types of arguments and returns. Names, defaults, list sizes, ``*``, ``...`` and alias
+        annotations are ignored, and ``SymInt`` equals ``int``.
         """
         for what, mine, theirs in (
             ("argument", self.arguments, other.arguments),

@@ -1,7 +1,7 @@
 """Parser of the schema language of PyTorch 2.13, from text to `FunctionSchema`.
 
-Accepts what ``torch._C.parse_schema`` accepts and reads it the same way, odd corners
-included (``0x10`` is 0 as an int). See Note [Deliberate differences from PyTorch's parser].
+Accepts the same texts as ``torch._C.parse_schema`` with the same results, including its quirks
+(``0x10`` is 0 as an int). See Note [Deliberate differences from PyTorch's parser].
 """
 
 from __future__ import annotations

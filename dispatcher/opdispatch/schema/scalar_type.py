@@ -1,8 +1,8 @@
 """PyTorch's enum values of dtypes, layouts and memory formats.
 
-The schema language keeps a default such as ``ScalarType dtype=float`` as a number (6), and
-prints that number. This file translates between the numbers and what our kernels get: NumPy
-dtypes (those of ml_dtypes included), and the names of layouts and memory formats.
+The schema language stores and prints a default such as ``ScalarType dtype=float`` as a number (6).
+This module maps the numbers to the values that kernels get: NumPy dtypes, including those of
+ml_dtypes, and the names of layouts and memory formats.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ MEMORY_FORMATS: Final = (
 )
 """Names of the memory formats; the index is the code."""
 
-# A dtype of NumPy or ml_dtypes by the code of its PyTorch counterpart. Codes without a line
-# (quantized and packed types) have no dtype here and stay numbers.
+# Names of NumPy dtypes by ScalarType code. Codes in neither dict (quantized and packed types) have
+# no NumPy dtype; such defaults remain numbers.
 _NUMPY_NAMES = {
     0: "uint8",
     1: "int8",
@@ -140,7 +140,7 @@ def find_dtype_of_name(name: str) -> np.dtype[Any] | None:
 
 
 def is_numeric(dtype: np.dtype[Any]) -> bool:
-    """Return whether the dtype is one of NumPy's booleans and numbers, or of ml_dtypes."""
+    """Return whether the dtype is a boolean or numeric dtype of NumPy or ml_dtypes."""
     return dtype.kind in "biufc" or find_dtype_of_name(dtype.name) == dtype
 
 

@@ -1,8 +1,8 @@
 """The types of arguments and returns in the schema language.
 
-Each type is a frozen value; ``str()`` gives the text that the parser reads back. The types
-without parameters are module constants (``TENSOR``, ``INT``, ...), one object each, so that
-hot code may compare them with ``is``; all others compare with ``==``.
+Each type is a frozen value; the parser reads its ``str()`` back to an equal type. Types without
+parameters are singletons (``TENSOR``, ``INT``, ...), so hot code compares them with ``is``; compare
+all others with ``==``.
 
 See Note [Real and plain types].
 """
@@ -14,11 +14,10 @@ from typing import Final
 
 # Note [Real and plain types]
 #
-# PyTorch parses each type twice over. The "real" type is what was written; the "plain" one
-# (upstream: fake) has `int` where ScalarType, Layout, MemoryFormat or SymInt stood.
-# An argument keeps its real type, lists and optionals of it included, but inside a tuple,
-# a Dict, a Union or a Future only the plain type survives. Defaults are read by the plain
-# type. `SchemaType.plain` converts one into the other.
+# PyTorch parses each type to two types. The "real" type is as written; the "plain" type (PyTorch
+# calls it "fake") has `int` in place of ScalarType, Layout, MemoryFormat and SymInt. An argument
+# has its real type, also in lists and optionals, but a tuple, Dict, Union or Future contains plain
+# types only. Defaults are parsed by the plain type. `SchemaType.plain` converts real to plain.
 
 
 class SchemaType:
@@ -219,9 +218,10 @@ _NUMBERS = frozenset({INT, FLOAT, COMPLEX})
 
 
 def is_generator(type_: SchemaType) -> bool:
-    """Return whether it is ``Generator`` or ``Generator?``, which also contribute to dispatch keys.
+    """Return whether the type is ``Generator`` or ``Generator?``.
 
-    PyTorch's unboxed calls take them into account (``DispatchKeyExtractor.h``).
+    Such arguments also contribute to dispatch keys, as in PyTorch's unboxed calls
+    (``DispatchKeyExtractor.h``).
     """
     return type_ is GENERATOR or (isinstance(type_, OptionalType) and type_.element is GENERATOR)
 

@@ -48,7 +48,7 @@ class TensorExchange:
             """The device that holds the elements."""
 
         def _require_dense(self, what: str) -> None:
-            """Raise ArgumentError unless the tensor is dense."""
+            """Raise ArgumentError unless the tensor is dense; ``what`` names the operation."""
 
         def detach(self) -> Any:
             """Return a tensor that shares the elements but has no autograd history."""
