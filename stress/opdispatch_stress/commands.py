@@ -187,7 +187,7 @@ def _race(
 
 
 def _clean_up(session: Session, options: RaceOptions) -> list[str]:
-    """Unload what the race has left; return what is then wrong with the daemon."""
+    """Unload the race's libraries; return the daemon's violated invariants and stale counts."""
     from opdispatch_stress.leaks import find_counts
 
     counted = find_counts(session)

@@ -19,8 +19,8 @@ from opdispatch_wire.errors import (
     RefusedError,
 )
 
-# By then a library that lost its only interpreter must be back, and so must everything after a
-# daemon was killed, even on a busy machine.
+# Time limit for a library to be available again after its only interpreter, or the daemon, was
+# killed, on a busy machine.
 _RECOVERY_SECONDS = 5.0
 _RESTART_SECONDS = 20.0
 
@@ -33,7 +33,7 @@ class Disruptions:
 
     def __init__(self, *, interpreters: bool = False, daemon: bool = False) -> None:
         self.recovery_seconds = _RECOVERY_SECONDS * interpreters
-        """How long libraries may be unavailable, in seconds; 0 if nothing will be killed."""
+        """Seconds for which libraries may be unavailable; 0 if nothing is killed."""
         if daemon:
             self.recovery_seconds = _RESTART_SECONDS
         self.counts: Counter[str] = Counter()
@@ -41,17 +41,17 @@ class Disruptions:
         self._daemon_down = False
 
     def note_interpreter(self, name: str) -> None:
-        """Record that calls may fail from now on with the name of this interpreter."""
+        """Record a kill of this interpreter: from now on, calls may fail with its name."""
         self._killed.add(name)
         self.counts["interpreters killed"] += 1
 
     def note_daemon(self) -> None:
-        """Record that requests may find no daemon from now on."""
+        """Record a kill of the daemon: from now on, requests may find none."""
         self._daemon_down = True
         self.counts["daemons killed"] += 1
 
     def excuses(self, error: OpdispatchError) -> bool:
-        """Return whether a kill excuses that a request failed like this, at least once."""
+        """Return whether a kill can have caused a request to fail with ``error``."""
         match error:
             case InterpreterDiedError():  # a killed daemon's interpreters end by themselves
                 return self._daemon_down or error.facts.get("interpreter", "") in self._killed
@@ -62,11 +62,11 @@ class Disruptions:
         return False
 
     def excuses_call(self, error: OpdispatchError, *, mutates: bool) -> bool:
-        """Return whether a kill excuses that a call failed like this.
+        """Return whether a kill can have caused a call to fail with ``error``.
 
-        The death of an interpreter excuses only a call that may have written to its arguments: the
-        daemon should rerun any other, or hold it until the library is back, unless the daemon has
-        gone, too.
+        The death of an interpreter excuses only calls that may have written to their arguments. The
+        daemon must rerun all others, or hold them until the library is available, unless it was
+        killed, too.
         """
         match error:
             case InterpreterDiedError():
@@ -80,7 +80,10 @@ class Disruptions:
 
 
 class Killer:
-    """Kills an interpreter, and the daemon, at intervals in seconds; 0: never."""
+    """Kills an interpreter every ``every`` and the daemon every ``daemon_every`` seconds.
+
+    0 means never.
+    """
 
     def __init__(
         self,
@@ -121,10 +124,9 @@ class Killer:
         self._daemon.restart()
 
     def _kill_interpreter(self, session: Session) -> None:
-        """Kill one of the interpreters killed least often, so that none dies again and again.
+        """Kill one of the interpreters that were killed least often.
 
-        The last one is spared: on a slow machine, restarting the others may take longer than
-        killing all.
+        If only one is left, it is not killed: on a slow machine, killing may outpace restarting.
         """
         running = session.interpreters()
         if len(running) > 1:

@@ -4,9 +4,9 @@ Each library is a register: a load writes the version's stamp into it, an unload
 "absent", a call reads it. A read must return the value that some write left there at some moment
 during the read. A write may have taken effect at any moment between its start and its end.
 
-There are no false positives: no order of the events explains a violation. Violations that two
-writes and two reads show are found first, each with its reason; if there are none, an order of all
-events is searched for.
+There are no false positives: a reported violation is consistent with no order of the events.
+Violations that involve at most two writes and two reads are found first, each with its reason. If
+there are none, ``linearizability`` searches for an order of all events.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ ABSENT = None
 """The value of a register while its library is not loaded."""
 
 PRESENT = -1
-"""The value of a read that shows only that some version is active; no stamp is negative."""
+"""The value of a read that only shows that some version is active; stamps are not negative."""
 
 Stamp = int | None
 
-# The search for an order ends after so many steps: a second or two for each library.
+# Limit of steps in the search for an order: one or two seconds for each library.
 _MOST_STEPS = 100_000
 
 
@@ -61,7 +61,10 @@ class Read:
 
 
 def find_violations(writes: Iterable[Write], reads: Iterable[Read]) -> list[str]:
-    """Return the reads that no order of the writes explains, in words. Libraries begin absent."""
+    """Return descriptions of the reads that no order of the writes explains.
+
+    Every library is initially absent.
+    """
     writes_of: dict[str, list[Write]] = defaultdict(list)
     reads_of: dict[str, list[Read]] = defaultdict(list)
     for write in writes:
@@ -77,7 +80,7 @@ def find_violations(writes: Iterable[Write], reads: Iterable[Read]) -> list[str]
 
 
 def _find_missing_order(writes: list[Write], reads: list[Read]) -> list[str]:
-    """Return the events of one library, in words, unless an order explains them."""
+    """Return a description of one library's events if no order explains them; else no text."""
     history = [*map(_as_operation, writes), *map(_as_operation, reads)]
     try:
         check_linearizable(history, ABSENT, _register_step, looks={"read"}, most=_MOST_STEPS)
@@ -116,7 +119,7 @@ class _Register:
             self._writers[write.value].append(write)
         self._first_read = self._find_first_reads()
         self._starts = [write.started for write in self._writes]
-        # By index in `_writes`: when the first of it and its successors was certainly done.
+        # Entry i: the earliest time at which any of the writes from index i on was certainly done.
         self._done_from = [math.inf] * (len(self._writes) + 1)
         for place in reversed(range(len(self._writes))):
             done = self._surely_done(self._writes[place])
@@ -130,13 +133,13 @@ class _Register:
         ]
 
     def _candidates(self, value: Stamp) -> Iterable[Write]:
-        """Return the writes that may have left the value that was read."""
+        """Return the writes that may have written ``value``."""
         if value == PRESENT:
             return (write for write in self._writes if write.value is not ABSENT)
         return self._writers.get(value, ())
 
     def _explains(self, write: Write, read: Read) -> bool:
-        """Return whether the read may have seen this write's value."""
+        """Return whether the read may have returned this write's value."""
         if write.started > read.finished:
             return False
         # Overwritten: another write began when this one was done, and was done before the read
@@ -151,7 +154,7 @@ class _Register:
         return bisect_right(self._starts, over)
 
     def _tell_why_not(self, read: Read) -> str:
-        """Return why no write explains a read, in words."""
+        """Return the reason, as text, why no write explains a read."""
         writes = list(self._candidates(read.value))
         if not writes:
             return "no racer has loaded that"
@@ -164,7 +167,10 @@ class _Register:
         return f"{what} by {self._surely_done(follower):.6f}"
 
     def _surely_done(self, write: Write) -> float:
-        """Return when the write had certainly taken effect: it ended, or a read had seen it."""
+        """Return the time by which the write had certainly taken effect.
+
+        That is its end, or the end of the first read that returned its value.
+        """
         ended = write.finished if write.certain and write.finished is not None else math.inf
         # If several writes have the same value, it is unknown which one was read.
         is_only_writer = len(self._writers[write.value]) == 1

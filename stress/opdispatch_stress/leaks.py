@@ -1,4 +1,4 @@
-"""Leaks: resources that a daemon must have released when a race is over."""
+"""Leak checks: resources that a daemon must have released when a race is over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import closing
 from opdispatch_client.blocking import Session, connect
 from opdispatch_stress.private_daemon import PrivateDaemon
 
-# Ending takes a moment.
+# Processes and sockets take a moment to close.
 _SETTLE_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 # Sockets of connections closed a moment ago, and those that gRPC keeps open for reuse.
@@ -27,7 +27,7 @@ class Baseline:
         self._segments = daemon.shared_segments()
 
     def find_leaks(self) -> list[str]:
-        """Return the surplus resources after a race, with all libraries unloaded, in words."""
+        """Return descriptions of surplus resources after a race, with all libraries unloaded."""
         # The daemon's own, one for each interpreter, and one for a daemon that takes over.
         daemon, expected = self._daemon, 2 + self._interpreters
         allowed = self._files + _SPARE_FILES
@@ -47,9 +47,9 @@ class Baseline:
 
 
 def _segments_of(daemon: PrivateDaemon) -> int:
-    """Return the segments that stay after the daemon has added up counts of ended interpreters.
+    """Return the number of shared segments, after the daemon has summed up ended interpreters.
 
-    It keeps a few of them until sums are requested.
+    It keeps the segments of a few ended interpreters until their counts are requested.
     """
     with connect(daemon.address) as session, closing(session.watch_registry(activity=True)) as sums:
         next(sums)
@@ -57,7 +57,7 @@ def _segments_of(daemon: PrivateDaemon) -> int:
 
 
 def find_remains(daemon: PrivateDaemon) -> list[str]:
-    """Return what is left of a daemon that has stopped."""
+    """Return descriptions of the processes and files that a stopped daemon has left behind."""
     remains = []
     if not _settles(lambda: not daemon.processes()):
         remains += [f"process {pid} is left: {cmd}" for pid, cmd in daemon.processes().items()]
@@ -67,7 +67,7 @@ def find_remains(daemon: PrivateDaemon) -> list[str]:
 
 
 def find_counts(session: Session) -> list[str]:
-    """Return what the daemon still counts although no request is in progress."""
+    """Return descriptions of gauges that are not 0 although no request is in progress."""
 
     def counted() -> list[str]:
         return [
@@ -87,7 +87,7 @@ def find_counts(session: Session) -> list[str]:
 
 
 def _settles(reached: Callable[[], bool]) -> bool:
-    """Return whether it becomes true in time. Polled, since there is no notification."""
+    """Return whether ``reached()`` becomes true in time. Polled: there is no notification."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while not reached():
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """Checks whether a history of concurrent operations is linearizable.
 
-A history is linearizable (Herlihy and Wing, 1990) if every operation can be given one moment
-between its invocation and its response such that the operations, done in the order of these
-moments, get from a simple sequential model the responses that they got.
+A history is linearizable (Herlihy and Wing, 1990) if each operation can be assigned an instant
+between its invocation and its response such that a sequential model, which executes the operations
+in the order of these instants, gives the same responses.
 
 The search is that of Wing and Gong (1993) with the memoization of Lowe (2017): it extends an order
 by any operation that was invoked before the first unexplained response, and never visits the same
@@ -41,11 +41,11 @@ class Operation:
     response: Any
     invoked: float
     returned: float
-    """Infinity, if the response is UNKNOWN."""
+    """Time of the response; infinity if it is UNKNOWN."""
 
 
 class UnexplainedError(AssertionError):
-    """A history that is not linearizable; the message says how far the best order came."""
+    """A history is not linearizable; the message has the longest order that was found."""
 
 
 def check_linearizable(
@@ -58,8 +58,8 @@ def check_linearizable(
 ) -> None:
     """Raise UnexplainedError unless every object's operations are linearizable from ``start``.
 
-    `looks` are the kinds of operations that never change the state, which saves much of the search.
-    An object that is undecided after `most` steps of the search passes.
+    `looks` are the kinds of read-only operations, which shorten the search. An object that is
+    undecided after `most` steps of the search passes.
     """
     of_object: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in history:
@@ -116,7 +116,7 @@ class _Search:
             raise UnexplainedError(self._describe(best, len(seen)))
 
     def _is_explained(self, first: int, window: int) -> bool:
-        """Return whether only operations are left that may never have taken effect."""
+        """Return whether all remaining operations may never have taken effect."""
         if not self._required[first]:
             return True
         last = first + window.bit_length()
@@ -128,9 +128,9 @@ class _Search:
     def _continuations(
         self, first: int, window: int, state: Hashable
     ) -> Iterable[tuple[int, int, Hashable]]:
-        """Return the ways to extend the order by one operation, the likeliest last.
+        """Return the extensions of the order by one operation, the likeliest last.
 
-        Operations that returned first are the likeliest to have taken effect first.
+        The earlier an operation returned, the likelier it took effect first.
         """
         found = []
         pending_return = self._earliest_pending_return(first, window)

@@ -1,4 +1,4 @@
-"""Processes that are found by a mark in their environment, even if their parent is gone."""
+"""Finding processes by an environment variable, even if their parent has ended."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import time
 
 import psutil
 
-# How long a process that is executing a new program may have no readable environment.
+# Seconds for which a process in execve(2) may have no readable environment.
 _EXEC_SECONDS = 1.0
 _POLL_SECONDS = 0.001
 
 
 def find_marked(name: str, value: str) -> dict[int, str]:
-    """Return every live process whose environment has that mark: process id and command line.
+    """Return the live processes with ``name=value`` in their environment: pid to command line.
 
-    A child inherits the environment, and with it the mark. Processes of other users are not
-    visible.
+    Children inherit the variable. Processes of other users are not found.
     """
     found = {}
     for process in psutil.process_iter():
@@ -29,10 +28,10 @@ def find_marked(name: str, value: str) -> dict[int, str]:
 
 
 def read_environment(process: psutil.Process) -> dict[str, str]:
-    """Return a process's environment; empty for dead processes and the kernel's own.
+    """Return a process's environment; empty for zombies and kernel threads.
 
-    In the middle of execve(2) a process has memory but nothing to read yet: this waits for it.
-    Raises psutil.Error for a process that has ended or belongs to another user.
+    During execve(2), a process has memory but no readable environment; wait until it has. Raises
+    psutil.Error for a process that has ended or belongs to another user.
     """
     deadline = time.monotonic() + _EXEC_SECONDS
     while True:

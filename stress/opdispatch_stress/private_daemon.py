@@ -1,4 +1,4 @@
-"""A private daemon: started for a race, watched for leaks, and stopped after it."""
+"""A private daemon, which is started for a race, checked for leaks and then stopped."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ _MARK = "OPDISPATCH_STRESS_MARK"
 class PrivateDaemon:
     """A daemon and its resources: processes, sockets, open files.
 
-    Each process that it starts inherits a mark, by which it is found even if its parent is gone.
+    All its processes inherit an environment variable, by which ``processes`` finds them even if
+    their parent has ended.
     """
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.address = f"unix://{folder}/daemon.sock"
         self.tcp_address = ""
-        """Where it listens on loopback, until it is restarted."""
+        """Its TCP address on loopback; no longer valid after a restart."""
         self._folder = folder
         self._log = folder / "log"
         self._mark = uuid.uuid4().hex
@@ -43,7 +44,7 @@ class PrivateDaemon:
         self._command = [
             *(sys.executable, "-m", "opdispatch_client.cli", "serve"),
             *("--listen", self.address, "--listen", "127.0.0.1:0", "--workers", str(workers)),
-            # Interpreters are killed on purpose here, which must not quarantine them.
+            # The race kills interpreters on purpose; do not quarantine them for it.
             *("--state", f"{folder}/state", "--quarantine", "0"),
         ]
         self._process = self._start()
@@ -54,7 +55,7 @@ class PrivateDaemon:
         return self._process.pid
 
     def wait_until_ready(self) -> None:
-        """Wait for the daemon.
+        """Wait until the daemon serves requests.
 
         Raises DaemonUnavailableError, with its last line of output, if it does not start.
         """
@@ -82,7 +83,7 @@ class PrivateDaemon:
         self.wait_until_ready()
 
     def stop(self) -> None:
-        """Stop the daemon as a user would; kill it if that does not help. Idempotent."""
+        """Stop the daemon by SIGTERM; kill it if it does not end in time. Idempotent."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -99,11 +100,11 @@ class PrivateDaemon:
         return find_marked(_MARK, self._mark)
 
     def sockets(self) -> list[str]:
-        """Return the files of its sockets, except that of its own address."""
+        """Return the paths of its sockets, without its own address."""
         return sorted(path.name for path in self._runtime.glob("*/*.sock"))
 
     def leftovers(self) -> list[str]:
-        """Return what is left in its runtime folder, once it has stopped."""
+        """Return the paths left in its runtime folder after it has stopped."""
         return sorted(str(path.relative_to(self._runtime)) for path in self._runtime.iterdir())
 
     def open_files(self) -> int:
@@ -117,7 +118,7 @@ class PrivateDaemon:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            # In a session of its own: Ctrl-C is for the race, which then stops its daemon.
+            # In a new session, so that Ctrl-C only reaches the race, which then stops the daemon.
             return subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """The race: threads that load, replace and unload libraries while others call and await them.
 
-Each thread has a session of its own and records its observations, which are judged elsewhere.
+Each thread has its own session and records its observations, which ``report`` evaluates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from opdispatch_stress.race_log import RaceLog
 from opdispatch_stress.racers import Caller, Loader, Stamps, Waiter
 
 _TICK_SECONDS = 0.1
-# The pause of waiters: existing operators are reported at once, and waiters without a pause would
+# Pause between waits: an existing operator is reported at once, so waiters without a pause would
 # dominate the load.
 _WAITERS_PAUSE_SECONDS = 0.02
 
@@ -31,10 +31,7 @@ class RaceOptions:
 
     address: str
     tcp_address: str
-    """The same daemon's TCP address: every second caller uses it, over a stream.
-
-    Empty: none does.
-    """
+    """The daemon's TCP address, which every second caller uses; empty to use none."""
     seconds: float
     loaders: int
     callers: int
@@ -53,7 +50,7 @@ class RaceOptions:
 
 
 class Race:
-    """One race; ``run`` returns its observations. ``killer`` disturbs it, if given."""
+    """One race; ``run`` returns its observations. ``killer``, if given, runs in a thread, too."""
 
     def __init__(
         self, options: RaceOptions, disruptions: Disruptions, killer: Killer | None = None
@@ -66,7 +63,7 @@ class Race:
         self._end = 0.0
 
     def run(self, on_tick: Callable[[float], None]) -> RaceLog:
-        """Race for the given time; `on_tick` is called from time to time with the elapsed seconds.
+        """Race for the given time; call `on_tick` periodically with the elapsed seconds.
 
         Raises a thread's unexpected error, once all have stopped.
         """
@@ -94,7 +91,7 @@ class Race:
         while (passed := perf_counter() - started) < self._options.seconds:
             on_tick(passed)
             if self._stop.wait(min(_TICK_SECONDS, self._options.seconds - passed)):
-                return  # a thread has given up
+                return  # a thread has failed
         on_tick(self._options.seconds)
 
     def _run(self, body: Callable[[], RaceLog]) -> RaceLog:

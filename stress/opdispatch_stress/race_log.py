@@ -1,4 +1,4 @@
-"""The records of a race's threads, which are judged elsewhere."""
+"""The records of a race's threads, which ``report`` evaluates."""
 
 from __future__ import annotations
 

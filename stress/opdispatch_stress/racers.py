@@ -27,12 +27,12 @@ from opdispatch_wire.errors import (
 
 _LONGEST_ARGUMENT = 64
 _RETRY_PAUSE_SECONDS = 0.02
-# A waiter without an answer for so long, although the operator exists, has been forgotten.
+# Seconds after which a waiter without an answer, although the operator exists, counts as forgotten.
 _GRACE_SECONDS = 2.0
 
 
 class Stamps:
-    """The stamps of a race: each is used once, for one text. Threads share it."""
+    """The stamps of a race; each identifies one library text. Thread-safe."""
 
     def __init__(self, operators: int = 1) -> None:
         self._operators = operators
@@ -40,7 +40,7 @@ class Stamps:
         self._of_digest: dict[str, tuple[str, int]] = {}
 
     def new_text(self, namespace: str) -> tuple[int, str]:
-        """Return a new stamp, and the library whose results identify it."""
+        """Return a new stamp, and the text of a library whose results identify it."""
         stamp = next(self._next)
         text = library_text(namespace, stamp, self._operators)
         self._of_digest[hashlib.sha256(text.encode()).hexdigest()] = namespace, stamp
@@ -54,7 +54,7 @@ class Stamps:
         return self._of_digest.get(library.sha256, ("", 0))[1]
 
     def all_of(self, namespace: str) -> list[int]:
-        """Return every stamp that one library has had so far."""
+        """Return all stamps of one library so far."""
         return [stamp for name, stamp in list(self._of_digest.values()) if name == namespace]
 
 
@@ -173,7 +173,7 @@ class Loader:
         self.log.reads.append(Read(name, stamp, started, perf_counter()))
 
     def _choose_replicas(self) -> int | None:
-        """Return how many interpreters are to hold a library: usually as many as now."""
+        """Return a number of interpreters for a library; usually None, to keep the current one."""
         return self._random.choice((None, None, self._random.randint(1, self._interpreters)))
 
     def _failed(
@@ -184,7 +184,7 @@ class Loader:
         excused = self._disruptions.excuses(error)
         self.log.add_error(what, error, excused=excused)
         if error.facts.get("started") == "no":
-            time.sleep(_RETRY_PAUSE_SECONDS)  # there are none yet: wait for them
+            time.sleep(_RETRY_PAUSE_SECONDS)  # no interpreters yet: wait for them
             return
         ended = finished if excused else None
         self.log.writes += [Write(name, value, started, ended, certain=False) for value in values]
@@ -207,7 +207,7 @@ class Caller:
         self._disruptions = disruptions
 
     def act(self, name: str) -> None:
-        """Call one of the library's operators once, or again if the call has to wait."""
+        """Call one of the library's operators, and repeat the call if it never ran."""
         number = self._random.randrange(self._operators + 1)
         operator = MUTATING if number == self._operators else f"shift{number}"
         scale = self._random.randrange(-3, 4)

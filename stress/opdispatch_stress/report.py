@@ -1,4 +1,4 @@
-"""The report of a race: rates, latencies, and everything that should not have happened."""
+"""The report of a race: rates, latencies and violated guarantees."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def summarize(
     operators: int,
     aftermath: Sequence[str],
 ) -> StressReport:
-    """Judge the observations of a race; `aftermath` is what was wrong when it was over."""
+    """Evaluate the observations of a race; `aftermath` lists the faults found after its end."""
     calls = len(log.call_seconds)
     return StressReport(
         seed=seed,

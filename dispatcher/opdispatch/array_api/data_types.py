@@ -21,7 +21,7 @@ from opdispatch.native.array.operators.type_promotion import (
 
 # array_api_compat creates its functions at import time, so type checkers do not see them.
 _COMPAT: Any = array_api_compat.numpy
-# Untyped.
+# ml_dtypes has no type annotations for these.
 _ML_DTYPES: Any = ml_dtypes
 
 DTYPES: dict[str, np.dtype[Any]] = {

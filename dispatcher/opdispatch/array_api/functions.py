@@ -1,4 +1,4 @@
-"""The functions of the namespace, generated from the operators: each calls any overload of one.
+"""The functions of the namespace, generated from schemas; each calls one operator's overloads.
 
 def sum(x, /, *, axis=None, dtype=None, keepdims=False):
     return operator(x, axis=axis, dtype=dtype, keepdims=keepdims)
@@ -38,7 +38,7 @@ _POSITIONAL_ONLY = {
     "repeat": 2,
     "tile": 2,
 }
-# No array has a diagonal this far from the main one.
+# Greater than any array's extents, so that diagonal is empty.
 _FARTHEST = 2**62
 # Functions often called with 0-d arrays in place of numbers.
 _NUMBERS = ("arange", "full", "full_like", "linspace")

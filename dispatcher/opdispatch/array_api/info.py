@@ -14,8 +14,8 @@ class NamespaceInfo:
     """``__array_namespace_info__()`` of the standard."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Return the standard's capabilities: boolean indexing, data-dependent shapes, and the
-        maximum number of dimensions, which is NumPy's.
+        """Return the capabilities: boolean indexing, data-dependent shapes, and NumPy's limit of
+        dimensions.
         """
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 

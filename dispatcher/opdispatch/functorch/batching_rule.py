@@ -104,8 +104,8 @@ class BatchedCall:
 
 
 Rule: TypeAlias = Callable[[BatchedCall], tuple[Any, Any]]
-"""Returns the operator's results and their batch dimension, None for unbatched results. For several
-results, or a list, this is one dimension for all of them or a list of dimensions."""
+"""A function that returns results and their batch dimension, None for unbatched results. For
+several results, or a list, this is one dimension for all of them or a list of dimensions."""
 
 
 def run_rule(rule: Rule, call: BatchedCall, layer: DynamicLayer, given: Sequence[Any]) -> Any:

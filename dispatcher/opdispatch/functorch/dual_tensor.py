@@ -1,7 +1,7 @@
 """Dual tensors: values of a level of forward mode, with their tangents.
 
-    value a tensor of the level below tangent its directional derivative, a tensor of the same shape
-    and dtype; None means zero
+    value     a tensor of the level below
+    tangent   its directional derivative, a tensor of the same shape and dtype; None means zero
 
 Mirrors ``torch/csrc/autograd/forward_grad.h``, where a tensor has a tangent for each level; here
 each level has tensors of its own, as for every other transform.

@@ -3,14 +3,15 @@
     vmap(grad(f))(x)
 
 has a level for vmap, and one above it for grad. A call in ``f`` arrives at
-FuncTorchDynamicLayerFrontMode, which hands it to the topmost level. That switches on the keys that
-are its own (FuncTorchBatched; Autograd) and calls the operator again. Below them, the call arrives
-at FuncTorchDynamicLayerBackMode, which hands it to the next level down, with everything switched on
-or off that was so when the call began; below the last level it is an ordinary call.
+FuncTorchDynamicLayerFrontMode, whose kernel passes it to the topmost level. The level includes its
+own keys (FuncTorchBatched; Autograd) and calls the operator again. Below these keys, the call
+arrives at FuncTorchDynamicLayerBackMode, whose kernel passes it to the next lower level with the
+local key sets restored that were in force when the call began. Below the last level it is an
+ordinary call.
 
-Mirrors ``functorch/{DynamicLayer,Interpreter}.{h,cpp}``. There, the stack is a vector that is
-changed; here it is an immutable list in a context variable, so that each task has its own, and an
-exception leaves nothing behind.
+Mirrors ``functorch/{DynamicLayer,Interpreter}.{h,cpp}``. There, the stack is a mutable vector; here
+it is an immutable list in a context variable, so each task has its own, and an exception restores
+the previous stack.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class DynamicLayer(ABC):
         calls below the level."""
         # The local state rarely changes between calls, so the last state is cached with the state
         # derived from it: one pair for calls with this level's keys, one for calls below it. A pair
-        # is replaced as a whole, so that no other thread can see half of one, and it is dropped
-        # with the level: see Note [Nothing is switched on].
+        # is replaced as a whole, so no other thread sees half of one. It is dropped with the level,
+        # since a live state disables the fast path: see Note [Nothing is switched on].
         self._entered: tuple[LocalState, LocalState] | None = None
         self._lowered: tuple[LocalState, LocalState] | None = None
         self.served: tuple[LocalState, Frame, LocalState | None, Frame] | None = None

@@ -1,8 +1,8 @@
-"""The observer of a task's calls, called as they begin and end: a profiler, for example.
+"""The observer of a task's calls, such as a profiler: it is called when each begins and ends.
 
 Mirrors the callbacks of ``ATen/record_function.h``. A task's observer is in its ``LocalState``, so
-that calls without one need no lookup, and each kernel finds the observer that its own call created:
-that one observes the kernel's calls, in any task or thread with a copy of its context.
+unobserved calls need no extra lookup. A kernel runs with the observer that its call created, which
+observes the kernel's own calls, in any task or thread with a copy of its context.
 """
 
 from __future__ import annotations

@@ -69,13 +69,13 @@ class profile:  # noqa: N801 - PyTorch's name
         self.step_num = 0
         """Number of calls of ``step`` in the block."""
         self._action: ProfilerAction | None = None  # of this step; None outside of the block
-        self._recorder: Recorder | None = None  # of what is asked about
+        self._recorder: Recorder | None = None  # of the results
         self._events: list[FunctionEvent] | None = None
-        # While something is recorded: where to, and what is switched on for it.
+        # Set only while calls are recorded.
         self._running: Recorder | None = None
         self._place: Place | None = None
         self._guard: LocalStateGuard | None = None
-        self._state: LocalState | None = None  # in which a step begins, and ends
+        self._state: LocalState | None = None  # the local state in which a step must begin and end
 
     def start(self) -> None:
         """Start recording. Raises ArgumentError if the profile is already active."""
@@ -157,7 +157,7 @@ class profile:  # noqa: N801 - PyTorch's name
             self._on_trace_ready(self)
 
     def _switch_on(self) -> None:
-        """Begin recording calls, if they are to be recorded; in a step, within its event."""
+        """Begin recording calls if this step's action records; with a schedule, in a step event."""
         recorder = self._running
         if recorder is not None:
             local = LOCAL_STATE.get()

@@ -198,7 +198,7 @@ class Place(CallObserver):
         self.recorder = recorder
         self.span = span
         self.outer = begun or outer
-        self._begun = begun  # what is to be told the end, too
+        self._begun = begun  # another observer, whose ``end`` is called, too
         self._owns = owns
         # Calls made by the kernel of a counted call are not counted again.
         self._counts_flops = counts_flops
@@ -237,7 +237,7 @@ class Place(CallObserver):
             args, kwargs = split_without_defaults(signature, stack)
             span.flop_inputs = shapes_of(list(args)), shapes_of(kwargs)
             counts_flops = False
-        span.begin = now()  # what was noted took time, too
+        span.begin = now()  # last, so that the recording itself is not measured
         return self._within(span, begun, counts_flops=counts_flops)
 
     def begin_range(self, name: str, kind: str, inputs: Sequence[Any] = ()) -> Place:

@@ -35,12 +35,11 @@ def schedule(
     skip_first: int = 0,
     skip_first_wait: int = 0,
 ) -> Schedule:
-    """Return a schedule of cycles of ``wait`` steps without a profile, ``warmup`` and ``active``
-    ones.
+    """Return a schedule of cycles: ``wait`` idle steps, then ``warmup``, then ``active`` steps.
 
-    ``repeat`` cycles, or without end if it is 0, after the first ``skip_first`` steps; the first
-    one begins after its wait if ``skip_first_wait`` is not 0. Raises ArgumentError for numbers
-    below 0, and unless ``active`` is above it. As ``torch.profiler.schedule``.
+    There are ``repeat`` cycles, or an unlimited number if it is 0, after the first ``skip_first``
+    steps. If ``skip_first_wait`` is not 0, the first cycle has no idle steps. Raises ArgumentError
+    for negative numbers and unless ``active`` is positive. As ``torch.profiler.schedule``.
     """
     length = wait + warmup + active
     if min(wait, warmup, repeat, skip_first) < 0 or active < 1:

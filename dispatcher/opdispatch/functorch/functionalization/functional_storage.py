@@ -36,7 +36,7 @@ class FunctionalStorage:
         self.generation = 0
         """Number of writes so far. A tensor with a lower generation is out of date."""
         self._updates: list[tuple[tuple[ViewMeta, ...], Any]] = []
-        # As it was at first: a write changes no strides.
+        # The strides of the initial value, which no write changes.
         array = getattr(base, "array", base)
         self._layout = (tuple(array.shape), array.dtype, getattr(array, "strides", None))
 

@@ -53,8 +53,8 @@ class Level(DynamicLayer):
         self.is_over = False
         """Whether the function has returned; its functional tensors are plain values from then
         on."""
-        # What was not made here: the inputs, and what else was written to or had views taken of it.
-        # By identity, which it keeps while it is here.
+        # Functional tensors of tensors made outside the level: the inputs, and captured tensors
+        # that were written to or viewed. Keyed by id; the value keeps the tensor, and so its id.
         self._adopted: dict[int, tuple[Any, FunctionalTensor]] = {}
 
     def end(self) -> None:
@@ -63,7 +63,7 @@ class Level(DynamicLayer):
         self.is_over = True
 
     def process(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
-        """Call the operator with Functionalize switched on."""
+        """Call the operator with the key Functionalize included."""
         return self.call_with(_ON, _OFF, rules, args)
 
     def send_to_next(self, rules: OperatorRules, args: Sequence[Any]) -> Any:
