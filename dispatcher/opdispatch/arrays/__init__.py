@@ -4,6 +4,7 @@ devices          names of devices
 device_memory    handles of device memory for other processes
 device_transfers counters of copies between host and devices
 extents          limits of array sizes
+memory_overlap   whether elements of one array share memory
 backend          the interface of an array library
 backends         registered backends
 tensor_types     types that count as tensors, and their dispatch keys

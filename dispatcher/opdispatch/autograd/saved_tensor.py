@@ -34,6 +34,9 @@ SavedResult: TypeAlias = "tuple[Any, int, VersionCounter, int]"
 to avoid a reference cycle."""
 
 
+_RETAIN_HINT = "use retain_graph=True the first time"
+
+
 class PackedTensor:
     """Result of a pack hook, with the hook that unpacks it."""
 
@@ -122,12 +125,21 @@ def unpack_result(saved: SavedResult | PackedTensor, node: Node, number: int = 0
     return result
 
 
+def second_pass_error(name: str) -> AutogradError:
+    """Return the error for a node that a second backward pass reaches, which the first released."""
+    return AutogradError(
+        f"the backward pass reaches {name} a second time, and its saved values were released the "
+        "first time",
+        hint=_RETAIN_HINT,
+    )
+
+
 def released_error() -> AutogradError:
-    """Return the error for a second backward pass through a released graph."""
+    """Return the error for saved tensors of a released graph, or of a call that has not ended."""
     return AutogradError(
         "the backward pass needs saved tensors that are gone: they were released the first time, "
         "or are requested before the call has ended",
-        hint="use retain_graph=True the first time",
+        hint=_RETAIN_HINT,
     )
 
 

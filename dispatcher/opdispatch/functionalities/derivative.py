@@ -38,6 +38,7 @@ from opdispatch.autograd.saved_tensor import (
     pack_result,
     pack_tensor,
     save_result,
+    second_pass_error,
     unpack_result,
     unpack_tensor,
 )
@@ -174,11 +175,7 @@ class FormulaNode(Node):
     def apply(self, grads: list[Any]) -> Gradients:
         """Call the formulas of the arguments whose gradients are wanted."""
         if self.kept is None:
-            raise AutogradError(
-                f"the backward pass reaches {self.name} a second time, and its saved values were "
-                "released the first time",
-                hint="use retain_graph=True the first time",
-            )
+            raise second_pass_error(self.name)
         derivative, widths = self.derivative, self.widths
         # The last three are where _OWN_SHAPE, _GRADS and _GRAD point.
         saved = self.kept if None not in self.edges else self._needed(self.kept)

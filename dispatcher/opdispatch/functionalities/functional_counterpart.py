@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opdispatch.arrays import copy_of
+from opdispatch.arrays.memory_overlap import INTERNAL_OVERLAP, has_internal_overlap
 from opdispatch.errors import ArgumentError
 from opdispatch.functorch.functionalization import FunctionalTensor, Level
 from opdispatch.local_state.lazy_imports import array_operators
@@ -149,13 +150,9 @@ def _check_no_overlap(op: OperatorHandle, argument: Argument, value: Any) -> Non
             _check_no_overlap(op, argument, each)
         return
     strided = value.strided() if isinstance(value, FunctionalTensor) else None
-    if strided is None or strided.size == 0:
-        return
-    steps = zip(strided.shape, strided.strides, strict=True)
-    if any(extent > 1 and stride == 0 for extent, stride in steps):
+    if strided is not None and has_internal_overlap(strided.shape, strided.strides):
         raise ArgumentError(
-            f"{op.name} writes to its argument {argument.name!r}, of which more than one element "
-            "refers to a single memory location",
+            f"{op.name} writes to its argument {argument.name!r}, of which {INTERNAL_OVERLAP}",
             hint="write to a copy of it",
             operator=str(op.name),
             argument=argument.name,

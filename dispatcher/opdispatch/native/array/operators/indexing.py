@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from opdispatch.arrays.memory_overlap import INTERNAL_OVERLAP, has_internal_overlap
 from opdispatch.arrays.meta_backend import MetaArray
 from opdispatch.native.array.operators.functions import ArrayFunction
 from opdispatch.native.array.operators.meta_shapes import Shape, broadcast, refusal
@@ -82,14 +83,11 @@ def _check_value(x: Any, value: Any) -> None:
 
 
 def _check_no_overlap(x: Any) -> None:
-    """Raise ArgumentError if elements of ``x`` share memory, as after ``broadcast_to``."""
-    if 0 in x.shape:  # without elements, any stride will do
-        return
-    if any(extent > 1 and stride == 0 for extent, stride in zip(x.shape, x.strides, strict=True)):
+    """Raise ArgumentError if elements of ``x`` share memory."""
+    if has_internal_overlap(x.shape, x.strides):
         raise refusal(
             "setitem_",
-            "cannot write to a tensor of which more than one element refers to a single memory "
-            "location; write to a copy of it",
+            f"cannot write to a tensor of which {INTERNAL_OVERLAP}; write to a copy of it",
         )
 
 
