@@ -28,6 +28,15 @@ class Outcome:
 
 
 RunCommand = Callable[..., Outcome]
+StartCommand = Callable[..., subprocess.Popen[str]]
+
+GREETING = """\
+from opdispatch import Library
+
+lib = Library("greeting", "DEF")
+lib.define("hello() -> str")
+lib.impl("hello", lambda: {answer!r}, "CompositeExplicitAutograd")
+"""
 
 
 @pytest.fixture(scope="package")
@@ -69,7 +78,7 @@ def run(
 
 
 @pytest.fixture
-def start(daemon: RunningDaemon, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def start(daemon: RunningDaemon, tmp_path: Path) -> StartCommand:
     """Start the installed script, as a shell would."""
 
     def start_script(*words: str, **variables: str) -> subprocess.Popen[str]:
@@ -84,3 +93,12 @@ def start(daemon: RunningDaemon, tmp_path: Path) -> Callable[..., subprocess.Pop
         )
 
     return start_script
+
+
+@pytest.fixture
+def greeting(run: RunCommand, tmp_path: Path) -> Iterator[Path]:
+    """A library's file; what is loaded from it is unloaded after the test."""
+    path = tmp_path / "greeting.py"
+    path.write_text(GREETING.format(answer="hi"))
+    yield path
+    run("unload", "greeting")

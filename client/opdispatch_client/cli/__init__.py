@@ -12,7 +12,9 @@
     top.py               top
     health.py            health
     upload_progress.py   the progress of an upload
-    replicas.py          scale, rollback, drain
+    scale.py             scale
+    rollback.py          rollback
+    drain.py             drain
     reload_on_save.py    load --watch
     listing_watch.py     --watch of lists
     operators.py         ops, describe, table

@@ -38,7 +38,9 @@ from opdispatch_client.cli.plain_values import keep_plain_values
 
 OWN_COMMANDS = {
     "opdispatch_client.cli.libraries": ("load", "unload", "libraries"),
-    "opdispatch_client.cli.replicas": ("scale", "rollback", "drain"),
+    "opdispatch_client.cli.scale": ("scale",),
+    "opdispatch_client.cli.rollback": ("rollback",),
+    "opdispatch_client.cli.drain": ("drain",),
     "opdispatch_client.cli.interpreters": ("interpreters", "revive"),
     "opdispatch_client.cli.top": ("top",),
     "opdispatch_client.cli.health": ("health",),

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from opdispatch_client.listings import Library, LoadedLibrary
 
 PANEL = "Libraries"
+
+LibraryName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The library.", autocompletion=complete_library),
+]
+"""The argument of commands for one library."""
+
 # A smaller difference may be anything that a remaining interpreter did meanwhile.
 WORTH_TELLING = 2**20
 _MOST_OPERATORS = 20
@@ -199,10 +206,7 @@ def _print_loaded(library: LoadedLibrary, *, json: bool) -> None:
 
 def unload(
     settings: Settings,
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="The library.", autocompletion=complete_library),
-    ],
+    name: LibraryName,
     version: Annotated[
         int | None,
         typer.Option(
