@@ -11,6 +11,7 @@ staging                          imported in an interpreter, not yet published
 publication, batch_comparison,
 followers                        publication in every process, atomic
 replica_joining                  more interpreters for what is published, or fewer
+unloading, rollback              which version is active then, and what is kept
 retirement                       the end of replaced and unloaded versions, after their calls
 operator_registry, kernel_route  the daemon's own dispatcher; its kernels forward
 direct_routes                    how clients call interpreters directly

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import logging
 from collections.abc import Coroutine
-from contextlib import nullcontext
 from typing import Any
 
 from opdispatch.errors import OpdispatchError
@@ -18,37 +16,28 @@ from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
-from opdispatch_server.daemon.libraries.change_log import (
-    about,
-    log_rolled_back,
-    log_scaled,
-    log_unloaded,
-)
+from opdispatch_server.daemon.libraries.change_log import about, log_scaled
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
 from opdispatch_server.daemon.libraries.draining import InterpreterDraining
 from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPools
 from opdispatch_server.daemon.libraries.journaled_changes import LibraryJournal
 from opdispatch_server.daemon.libraries.loading import LibraryLoading, LoadOrder, LoadOutcome
-from opdispatch_server.daemon.libraries.memory_given_back import MemoryGivenBack, MemoryMeter
 from opdispatch_server.daemon.libraries.permissions import check_version
 from opdispatch_server.daemon.libraries.placement import Placement
 from opdispatch_server.daemon.libraries.publication import LibraryPublication
-from opdispatch_server.daemon.libraries.retirement import LibraryRetirement
+from opdispatch_server.daemon.libraries.retirement import DIRECT_CALLS_WAIT, LibraryRetirement
+from opdispatch_server.daemon.libraries.rollback import LibraryRollback
 from opdispatch_server.daemon.libraries.scaling import LibraryReplicas
 from opdispatch_server.daemon.libraries.settling import LibrarySettling
+from opdispatch_server.daemon.libraries.unloading import LibraryUnloading
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 from opdispatch_server.daemon.libraries.wait_reasons import LibraryWaits
 from opdispatch_server.daemon.state.journal import Journal
-from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.log_fields import Event, fields
-from opdispatch_wire.errors import LibraryNotFoundError, WireError
+from opdispatch_wire.errors import WireError
 from opdispatch_wire.v1 import registry_pb2
 
 LOG = logging.getLogger("opdispatch.libraries")
-
-# How long a change waits for direct calls, which the daemon does not see. After that the rest
-# happens in the background, as it does for calls that the daemon sees.
-DIRECT_CALLS_WAIT = 0.1
 
 
 class LibraryRegistry:
@@ -118,6 +107,22 @@ class LibraryRegistry:
         self._stopped = False
         self._waits = LibraryWaits(pools, self.placement)
         self.settling = LibrarySettling(pools, self.catalog.newest, publication.lock)
+        self.unloading = LibraryUnloading(
+            self.catalog,
+            publication,
+            pools,
+            health,
+            blame,
+            self._journal,
+            self._replicas,
+            self._retirement,
+            self.settling.announce,
+        )
+        """Unloads libraries."""
+        self.rollback = LibraryRollback(
+            self.catalog, self._journal, self._replicas, self._retirement, self._published
+        )
+        """Rolls libraries back."""
         sessions.on_joined = self._replicas.interpreter_joined
         sessions.on_left = self._interpreter_left
         pools.on_ended = self._interpreter_ended
@@ -197,83 +202,6 @@ class LibraryRegistry:
             place = dataclasses.replace(order.place, pool=pool)
             return await self._loading.load(dataclasses.replace(order, source=source, place=place))
 
-    async def unload(
-        self, name: str, number: int, *, measure: bool = False, caller: Identity = OWNER
-    ) -> tuple[LibraryVersion | None, MemoryGivenBack]:
-        """Unload one version, or all if ``number`` is 0; return the version that is then active.
-
-        With ``measure``, also measures the memory that the remaining interpreters give back. Raises
-        LibraryNotFoundError and PermissionDeniedError; and, if the version below cannot be brought
-        back, the reason: then nothing has changed.
-        """
-        async with self.catalog.line(name):
-            versions = self.catalog.versions_of(name)
-            for each in versions:
-                check_version(caller, each)
-            gone = [v for v in versions if number in (0, v.version)]
-            if not gone:
-                raise self.catalog.not_found(name, number)
-            meter = await self._start_measuring(gone, staying=measure)
-            below = [version for version in versions if version not in gone]
-            active, top = below[-1] if below else None, versions[-1]
-            brings_back = active is not None and top in gone
-            recording = functools.partial(
-                self._journal.unloading, gone[-1], below, publishes=brings_back
-            )
-            if active is not None and brings_back:
-                await self._replicas.bring_back_locked(active, top, recording)
-            async with nullcontext() if brings_back else recording():
-                self.catalog.remember_gone(
-                    {operator for version in gone for operator in version.operators}
-                    - set(active.operators if active else ()),
-                    f"library {name!r}, which had it, was unloaded",
-                )
-                async with self._publication.routes.closed(), self._publication.lock:
-                    await self._publication.withdraw(gone, VersionState.GONE)
-                fault_point(FaultPoint.WITHDRAWN)
-                self.catalog.set_versions(name, below)
-            await self.settling.announce()
-            busy = any(version.calls_in_flight for version in gone)
-            await self._retirement.release(gone, DIRECT_CALLS_WAIT)
-        if top in gone:
-            self._blame.forget(name, top.operators)
-        await self._health.library(name, serving=active.is_active if active else None)
-        log_unloaded(gone, active)
-        self._replicas.look_after_all()
-        return active, await meter.finish(busy=busy)
-
-    async def rollback(
-        self, name: str, *, caller: Identity = OWNER
-    ) -> tuple[LibraryVersion, LibraryVersion]:
-        """Reactivate the version before the active one; return it, and the one that was active.
-
-        The one that was active is kept. Raises LibraryNotFoundError and PermissionDeniedError; and,
-        if the previous version cannot be brought back, the reason: then nothing has changed.
-        """
-        async with self.catalog.line(name):
-            top = self.catalog.get_newest(name)
-            older = self.catalog.versions_of(name)[:-1]
-            if not older:
-                raise LibraryNotFoundError(
-                    f"library {name!r} has no version before {top.version} to go back to",
-                    library=name,
-                )
-            before = older.pop()
-            for each in (top, before):
-                check_version(caller, each)
-            recording = functools.partial(self._journal.rolling_back, before, top)
-            await self._replicas.bring_back_locked(before, top, recording)
-            self.catalog.set_versions(name, [*older, top, before])
-            self._retirement.supersede(top, [])
-            self.catalog.remember_gone(
-                set(top.operators) - set(before.operators),
-                f"library {name!r}, which had it, was rolled back to version {before.version}",
-            )
-        log_rolled_back(before, top)
-        await self._published(before)
-        self._replicas.look_after_all()
-        return before, top
-
     async def scale(
         self, name: str, interpreters: int, *, caller: Identity = OWNER
     ) -> LibraryVersion:
@@ -323,12 +251,6 @@ class LibraryRegistry:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _start_measuring(self, gone: list[LibraryVersion], *, staying: bool) -> MemoryMeter:
-        """Take the first memory measurement, before versions are removed."""
-        ending = self._pools.ends_with([v.pool for v in gone if v.pool is not None])
-        holders = {replica.session for version in gone for replica in version.replicas}
-        return await MemoryMeter.start(ending, holders - set(ending) if staying else ())
 
     # -- what happens to interpreters and versions ----------------------------------------------
 

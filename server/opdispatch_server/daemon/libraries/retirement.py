@@ -11,6 +11,10 @@ from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPool
 from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 
+# How long a change waits for direct calls, which the daemon does not see. After that the rest
+# happens in the background, as it does for calls that the daemon sees.
+DIRECT_CALLS_WAIT = 0.1
+
 
 class LibraryRetirement:
     """Retires versions when their calls have ended. For use in the event loop only.

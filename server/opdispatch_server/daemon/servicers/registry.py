@@ -170,7 +170,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.UnloadLibraryRequest, context: Context
     ) -> pb.UnloadLibraryReply:
         """Unload a library, or one version of it."""
-        unload = self._libraries.unload(
+        unload = self._libraries.unloading.unload(
             request.name,
             request.version,
             measure=request.measure_memory,
@@ -201,7 +201,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self, request: pb.RollbackLibraryRequest, context: Context
     ) -> pb.RollbackLibraryReply:
         """Reactivate the version before the active one."""
-        rollback = self._libraries.rollback(request.name, caller=CALLER.get())
+        rollback = self._libraries.rollback.roll_back(request.name, caller=CALLER.get())
         with self._audited("roll back", context, library=request.name):
             active, replaced = await self._to_the_end(context, rollback)
         fault_point(FaultPoint.BEFORE_ACKNOWLEDGEMENT)
