@@ -13,7 +13,7 @@ from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.library_upload import LibraryUpload, OnUpload
 from opdispatch_client.rpcs import Load, Rpc
 from opdispatch_wire.addresses import check_socket_owner
-from opdispatch_wire.channel import check_message_size
+from opdispatch_wire.message_size import check_message_size
 
 
 class ConnectionBase:

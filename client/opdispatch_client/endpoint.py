@@ -30,10 +30,11 @@ from opdispatch_wire.addresses import (
     default_address,
     parse_address,
 )
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.channel import channel_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
 from opdispatch_wire.lanes import lane_socket
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.values import check_text
 
 TIMEOUT_DEFAULT = 30.0

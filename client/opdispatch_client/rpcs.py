@@ -20,7 +20,7 @@ from opdispatch_wire.client_identity import CLIENT_KEY, describe_self
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.library_content import LibraryContent
 from opdispatch_wire.library_source import INLINE_BYTES_LIMIT, load_source, needs_environment
-from opdispatch_wire.protocol_version import PROTOCOL_VERSION
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION, SAME_VERSION_HINT, describe_mismatch
 from opdispatch_wire.requirements_file import Requirements
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 
@@ -362,8 +362,7 @@ def _read_server_info(reply: registry_pb2.GetServerInfoReply) -> listings.Server
     info = listings.read_fields(listings.ServerInfo, reply)
     if info.protocol_version != PROTOCOL_VERSION:
         raise WireError(
-            f"the daemon speaks protocol version {info.protocol_version}, "
-            f"this client version {PROTOCOL_VERSION}",
-            hint="install the same version of opdispatch on both sides",
+            describe_mismatch(info.protocol_version, "the daemon", "this client"),
+            hint=SAME_VERSION_HINT,
         )
     return info

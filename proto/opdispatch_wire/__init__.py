@@ -6,7 +6,8 @@
     printable   untrusted text, made safe for terminals and logs
     addresses, address_forms   where a daemon listens: accepted forms, the default
     socket_owner  which user's process listens at a unix socket
-    channel     options of channels and servers, message limits
+    channel     options of channels and servers
+    message_size  the limit on messages, and its checks
     protocol_version  the version of the protocol
     asyncio_grpc  asyncio servers and channels whose events never stall
     client_identity  a client's name, for listings and logs

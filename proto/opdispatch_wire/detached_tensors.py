@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opdispatch.arrays import LAYOUTS
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunks import Buffer, CallTensors
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.protobuf_fields import (
     LENGTH_DELIMITED,
     SHORT,

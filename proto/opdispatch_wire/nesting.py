@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from opdispatch.errors import ArgumentError, OpdispatchError
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, check_size
 from opdispatch_wire.packed_numbers import number_type
 
 MAX_NESTING = 32

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from opdispatch_wire.channel import parse_message
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES
 from opdispatch_wire.detached_tensors import (
     CALL_REQUEST,
@@ -19,6 +18,7 @@ from opdispatch_wire.detached_tensors import (
     text_bytes,
 )
 from opdispatch_wire.errors import WireError
+from opdispatch_wire.message_size import parse_message
 from opdispatch_wire.nesting import MAX_VALUES, VALUES_HINT, too_many_values
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.v1 import execution_pb2

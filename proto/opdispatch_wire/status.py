@@ -21,7 +21,6 @@ from google.rpc import (
 )
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_wire.channel import RAISE_LIMIT_HINT
 from opdispatch_wire.errors import (
     CircuitOpenError,
     DaemonUnavailableError,
@@ -32,6 +31,7 @@ from opdispatch_wire.errors import (
     RefusedError,
 )
 from opdispatch_wire.kernel_errors import kernel_error
+from opdispatch_wire.message_size import RAISE_LIMIT_HINT
 from opdispatch_wire.printable import printable_line, printable_lines
 from opdispatch_wire.resource_limits import find_resource_limit
 

@@ -12,8 +12,8 @@ import numpy as np
 from opdispatch.arrays import find_backend, find_layout
 from opdispatch.errors import ArgumentError
 from opdispatch.tensors.tensor import Tensor
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size
 from opdispatch_wire.chunks import Buffer
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, check_size
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

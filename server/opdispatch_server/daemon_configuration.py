@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.process_memory_limit import memory_limit
 
 if TYPE_CHECKING:

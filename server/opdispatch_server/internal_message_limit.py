@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_DEFAULT, MAX_MESSAGE_BYTES_HIGHEST
 
 # What the daemon adds to a request must not make it exceed the limit.
 FORWARDING_ROOM = 64 * 1024

@@ -14,8 +14,8 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_wire.calls import call_request
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_KEY
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, registry_pb2
 from tests.service.conftest import WriteLibrary

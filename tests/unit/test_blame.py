@@ -11,8 +11,8 @@ from opdispatch_server.blame.flight_record import KERNEL, Subject
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.errors import CircuitOpenError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.v1 import interpreter_pb2
 from tests.waits import LONGEST_WAIT
 

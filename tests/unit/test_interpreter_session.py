@@ -18,9 +18,10 @@ from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_wire.calls import call_request
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT, server_options
+from opdispatch_wire.channel import server_options
 from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 from tests.waits import LONGEST_WAIT
 

@@ -11,7 +11,7 @@ from opdispatch_server.blame.flight_record import IMPORT, KERNEL, FlightRecorder
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.silence import SilentInterpreters
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.v1 import interpreter_pb2
 from tests.unit.test_flight_record import record_of
 

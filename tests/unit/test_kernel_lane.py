@@ -38,12 +38,12 @@ from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CHUNK_BYTES
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.planned_requests import RequestForm
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 from tests.unit.lane_peer import LIMIT

@@ -2,14 +2,13 @@
 
 import pytest
 
-from opdispatch_wire.channel import (
+from opdispatch_wire.channel import channel_options, server_options
+from opdispatch_wire.errors import MessageTooLargeError
+from opdispatch_wire.message_size import (
     MAX_MESSAGE_BYTES_DEFAULT,
-    channel_options,
     check_message_size,
     serialize_message,
-    server_options,
 )
-from opdispatch_wire.errors import MessageTooLargeError
 from opdispatch_wire.v1 import values_pb2
 
 

@@ -13,13 +13,13 @@ from opdispatch_client.daemon_wait import DaemonWait
 from opdispatch_client.endpoint import Endpoint
 from opdispatch_client.lanes.lane_choice import UNUSABLE, LaneKind, kinds_to_try
 from opdispatch_client.listings import ServerInfo
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import DaemonUnavailableError, RefusedError, copy_of_error
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.awaited_replies import Reply
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.v1 import execution_pb2
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from opdispatch_wire.lanes.frame_kind import HEADER, FrameKind, frame_header
-from opdispatch_wire.protocol_version import PROTOCOL_VERSION
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION, describe_mismatch
 from opdispatch_wire.socket_owner import is_trusted, peer_of
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 
@@ -89,8 +89,7 @@ class SingleCall:
         welcome = lane_pb2.LaneWelcome.FromString(self._read(FrameKind.WELCOME))
         if welcome.protocol_version != PROTOCOL_VERSION:
             raise ValueError(
-                f"the daemon speaks protocol version {welcome.protocol_version}; expected "
-                f"{PROTOCOL_VERSION}"
+                describe_mismatch(welcome.protocol_version, "the daemon", "this client")
             )
         self.schemas = welcome.schemas
 

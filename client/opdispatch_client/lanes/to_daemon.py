@@ -15,10 +15,10 @@ from opdispatch_client.lanes.lane_choice import UNUSABLE, LaneKind, kinds_to_try
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.unary_calls import UnaryCalls
 from opdispatch_client.listings import ServerInfo
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.errors import DaemonUnavailableError, RefusedError, copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 
 
 class DaemonLane:

@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 
 from opdispatch_client.rpcs import CALL
-from opdispatch_wire.channel import serialize_message
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.pending_calls import OnDone
+from opdispatch_wire.message_size import serialize_message
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import execution_pb2
 

@@ -9,7 +9,6 @@ import grpc
 import grpc.aio
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_wire.channel import parse_message
 from opdispatch_wire.chunks import CallTensors, LargeMessage, MessageOutbox
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
@@ -17,6 +16,7 @@ from opdispatch_wire.lanes.awaited_calls import AwaitedCalls
 from opdispatch_wire.lanes.awaited_replies import AwaitedReplies, Reply
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream, closed_error, shown
+from opdispatch_wire.message_size import parse_message
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 

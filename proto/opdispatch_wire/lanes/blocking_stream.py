@@ -16,7 +16,6 @@ from typing import Any
 import grpc
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_wire.channel import parse_message
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
@@ -25,6 +24,7 @@ from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.patient_wait import Watch, wait_unless_given_up
 from opdispatch_wire.lanes.pending_calls import Decode, OnDone, PendingCalls
 from opdispatch_wire.lanes.stream_tensors import CALL_STREAM, TensorStream, closed_error, shown
+from opdispatch_wire.message_size import parse_message
 from opdispatch_wire.planned_calls import read_id
 from opdispatch_wire.v1 import execution_pb2
 

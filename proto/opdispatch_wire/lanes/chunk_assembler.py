@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from opdispatch_wire.channel import RAISE_CALL_LIMIT_HINT
 from opdispatch_wire.chunks import Buffer
 from opdispatch_wire.errors import MessageTooLargeError, QueueFullError, WireError
+from opdispatch_wire.message_size import RAISE_CALL_LIMIT_HINT
 from opdispatch_wire.v1 import execution_pb2
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"

@@ -14,11 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from opdispatch_wire.channel import parse_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.descriptors import PassedDescriptor, ReceivedDescriptors
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.message_size import parse_message
 from opdispatch_wire.shared_memory.arena_block import Block
 from opdispatch_wire.shared_memory.call_memory import (
     CalleeMemory,

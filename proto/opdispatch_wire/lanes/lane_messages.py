@@ -8,11 +8,11 @@ from typing import NoReturn
 
 from google.rpc import status_pb2
 
-from opdispatch_wire.channel import parse_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frames import Frame
-from opdispatch_wire.protocol_version import PROTOCOL_VERSION
+from opdispatch_wire.message_size import parse_message
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION, SAME_VERSION_HINT, describe_mismatch
 from opdispatch_wire.status import error_from_status, status_from_error
 from opdispatch_wire.v1 import lane_pb2
 
@@ -140,7 +140,6 @@ def refusal_error(payload: bytes | memoryview) -> Exception:
 def _check_version(version: int) -> None:
     if version != PROTOCOL_VERSION:
         raise WireError(
-            f"the other side of the lane speaks protocol version {version}, this one "
-            f"version {PROTOCOL_VERSION}",
-            hint="install the same version of opdispatch on both sides",
+            describe_mismatch(version, "the other side of the lane", "this one"),
+            hint=SAME_VERSION_HINT,
         )

@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from opdispatch_wire.channel import (
-    MAX_MESSAGE_BYTES_HIGHEST,
-    RAISE_CALL_LIMIT_HINT,
-    RAISE_LIMIT_HINT,
-    check_size,
-    parse_message,
-    serialize_message,
-)
 from opdispatch_wire.chunks import BESIDE_BYTES, CHUNK_BYTES, CallTensors
 from opdispatch_wire.detached_tensors import (
     CALL_REPLY,
@@ -19,6 +11,14 @@ from opdispatch_wire.detached_tensors import (
 )
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.lane_memory import CallerLaneMemory
+from opdispatch_wire.message_size import (
+    MAX_MESSAGE_BYTES_HIGHEST,
+    RAISE_CALL_LIMIT_HINT,
+    RAISE_LIMIT_HINT,
+    check_size,
+    parse_message,
+    serialize_message,
+)
 from opdispatch_wire.shared_memory.call_memory import CallerMemory
 from opdispatch_wire.v1 import execution_pb2, lane_pb2
 

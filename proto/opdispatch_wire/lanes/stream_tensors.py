@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 
 import grpc
 
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
 from opdispatch_wire.chunks import (
     CallTensors,
     LargeMessage,
@@ -19,6 +18,7 @@ from opdispatch_wire.detached_tensors import InlineTensors, without_large
 from opdispatch_wire.lanes.chunk_assembler import ChunkAssembler, TensorBudget
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, NotAdmittedError
 from opdispatch_wire.lanes.stream_lane import StreamLane
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_KEY, check_size, serialize_message
 from opdispatch_wire.v1 import execution_pb2
 
 CALL_STREAM = "/opdispatch.v1.ExecutionService/CallStream"

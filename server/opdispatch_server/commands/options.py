@@ -10,7 +10,7 @@ import typer
 from opdispatch_server.commands.configuration_file import use_configuration_file
 from opdispatch_server.daemon.processes.worker_plan import parse_workers
 from opdispatch_server.logs import FORMATS, LEVELS
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 
 ConfigurationFile = Annotated[
     Path | None,

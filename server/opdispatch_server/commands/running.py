@@ -93,7 +93,7 @@ from opdispatch_server.daemon_configuration import (
 from opdispatch_server.logs import configure_logging, write_audit_log
 from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire.addresses import AddressError, UnsafeAddressError, default_address
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_DEFAULT
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_DEFAULT
 from opdispatch_wire.printable import printable_line, printable_message
 
 if TYPE_CHECKING:

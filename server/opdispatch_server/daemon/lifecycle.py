@@ -29,8 +29,8 @@ from opdispatch_server.serving.service_manager import ServiceManager
 from opdispatch_wire import trace_context
 from opdispatch_wire.addresses import UnixAddress, parse_address
 from opdispatch_wire.asyncio_grpc import start_server
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.library_source import LoadSource
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 
 if TYPE_CHECKING:
     from opdispatch_server.daemon.monitoring.service import Monitoring

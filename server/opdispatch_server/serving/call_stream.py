@@ -12,11 +12,6 @@ from opdispatch_server.serving.eager_coroutine import EagerCoroutine, pause
 from opdispatch_server.serving.grpc_services import Malformed
 from opdispatch_server.serving.incoming_tensors import IncomingTensors
 from opdispatch_server.serving.status_answers import Context
-from opdispatch_wire.channel import (
-    MAX_MESSAGE_BYTES_DEFAULT,
-    MAX_MESSAGE_BYTES_HIGHEST,
-    MAX_MESSAGE_BYTES_KEY,
-)
 from opdispatch_wire.chunks import (
     Buffer,
     LargeMessage,
@@ -29,6 +24,11 @@ from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes.chunk_assembler import TensorBudget
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import HIGH_WATER, LOW_WATER
+from opdispatch_wire.message_size import (
+    MAX_MESSAGE_BYTES_DEFAULT,
+    MAX_MESSAGE_BYTES_HIGHEST,
+    MAX_MESSAGE_BYTES_KEY,
+)
 from opdispatch_wire.planned_requests import constant_bytes_of
 from opdispatch_wire.received_call import read_call
 

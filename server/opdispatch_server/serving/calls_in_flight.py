@@ -13,11 +13,11 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.call_protocols import AbandonableCall, CallRunner, PlannedCall, Run
 from opdispatch_server.serving.status_answers import forget_frames
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.chunks import CHUNK_BYTES, Buffer, CallTensors, chunk_bytes_for
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach, detach
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.lanes.frame_outbox import FramePayload
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2

@@ -53,9 +53,10 @@ from opdispatch_server.worker.values.store import ValueStore
 from opdispatch_wire import trace_context
 from opdispatch_wire.addresses import check_socket_owner
 from opdispatch_wire.asyncio_grpc import asyncio_server, start_server
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.channel import channel_options
 from opdispatch_wire.credentials import Credentials
 from opdispatch_wire.errors import DaemonUnavailableError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.protocol_version import PROTOCOL_VERSION
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import interpreter_pb2 as pb

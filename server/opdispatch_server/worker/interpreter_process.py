@@ -38,7 +38,7 @@ from opdispatch_wire.addresses import AddressError, check_socket_owner, is_loopb
 from opdispatch_wire.channel import channel_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.protocol_version import PROTOCOL_VERSION
+from opdispatch_wire.protocol_version import PROTOCOL_VERSION, SAME_VERSION_HINT, describe_mismatch
 from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2, registry_pb2_grpc
 
@@ -177,9 +177,10 @@ def _ask_message_limit(daemon: str, credentials: Credentials) -> int:
             raise error_from_rpc(error, address=daemon) from None
         if reply.protocol_version != PROTOCOL_VERSION:
             raise WireError(
-                f"the daemon at {daemon} speaks protocol version {reply.protocol_version}, this "
-                f"interpreter version {PROTOCOL_VERSION}",
-                hint="install the same version of opdispatch on both sides",
+                describe_mismatch(
+                    reply.protocol_version, f"the daemon at {daemon}", "this interpreter"
+                ),
+                hint=SAME_VERSION_HINT,
             )
         return int(reply.max_message_bytes)
 

@@ -27,13 +27,14 @@ from opdispatch_server.daemon.processes.interpreter_pool import InterpreterPool
 from opdispatch_server.internal_message_limit import internal_message_limit
 from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.process_watch import ProcessEnd, describe_exit
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.channel import channel_options
 from opdispatch_wire.credentials import shown_ticket
 from opdispatch_wire.errors import DeadlineExceededError, InterpreterDiedError
 from opdispatch_wire.lanes.async_lane import AsyncLane
 from opdispatch_wire.lanes.async_stream import AsyncStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
 from opdispatch_wire.lanes.pending_calls import Decode
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, interpreter_pb2
 

@@ -35,7 +35,6 @@ from opdispatch_server.call_context import CallContext
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_server.serving.call_protocols import CallRunner
 from opdispatch_wire.calls import call_request, result_of_reply
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach
 from opdispatch_wire.errors import (
@@ -44,6 +43,7 @@ from opdispatch_wire.errors import (
     UnauthenticatedError,
     WireError,
 )
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.printable import printable_lines
 from opdispatch_wire.v1 import execution_pb2
 

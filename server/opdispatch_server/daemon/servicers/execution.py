@@ -21,10 +21,10 @@ from opdispatch_server.metrics.client_calls import (
 from opdispatch_server.serving.call_protocols import CallRunner
 from opdispatch_server.serving.call_stream import CallStream
 from opdispatch_server.serving.status_answers import Context, StatusError, answers
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.detached_tensors import CALL_REPLY, attach
 from opdispatch_wire.lanes.chunk_assembler import TensorBudget
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, serialize_message
 from opdispatch_wire.received_call import ReceivedCall
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc, remote_pb2
 

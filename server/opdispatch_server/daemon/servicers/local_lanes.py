@@ -18,12 +18,12 @@ from opdispatch_server.metrics.client_calls import (
 )
 from opdispatch_server.serving.calls_in_flight import CallsInFlight
 from opdispatch_server.serving.lane_listener import LaneListener
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, parse_message
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_stream import FrameStream
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, parse_message
 from opdispatch_wire.planned_requests import constant_bytes_of
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.v1 import lane_pb2

@@ -22,12 +22,13 @@ from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.serving.reading_turn import hand_over_turn
 from opdispatch_wire.caller_tensors import CallerTensors
 from opdispatch_wire.calls import call_request, returns_of_reply
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options, check_message_size
+from opdispatch_wire.channel import channel_options
 from opdispatch_wire.chunks import CallTensors
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
 from opdispatch_wire.lanes import lane_messages, lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.lane_messages import LaneClosedError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, check_message_size
 from opdispatch_wire.profiles import CallSpan
 from opdispatch_wire.status import error_from_rpc, late_answer_error, lost_connection_error
 from opdispatch_wire.v1 import execution_pb2, execution_pb2_grpc

@@ -58,9 +58,9 @@ from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_server.worker.values.store import CallWrites, KeptResults, ValueStore
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.calls import decode_arguments, reply_of_returns
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.detached_tensors import CALL_REPLY, MessagePieces, attach
 from opdispatch_wire.errors import DeadlineExceededError, RefusedError
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, check_size, serialize_message
 from opdispatch_wire.modes import autocast_of, check_modes
 from opdispatch_wire.plain_calls import plain_arguments, plain_reply
 from opdispatch_wire.status import status_from_error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from opdispatch_wire.channel import check_size
+from opdispatch_wire.message_size import check_size
 from opdispatch_wire.nesting import MAX_VALUES
 from opdispatch_wire.packed_numbers import number_type
 

@@ -44,7 +44,6 @@ from opdispatch_server.worker.incoming.planned_run import begin_planned, plan_li
 from opdispatch_server.worker.incoming.turn_watch import TurnWatch
 from opdispatch_server.worker.libraries.turns import LibraryTurns
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, parse_message
 from opdispatch_wire.errors import RefusedError, WireError
 from opdispatch_wire.lanes import lane_messages
 from opdispatch_wire.lanes.brief_spin import BriefSpin
@@ -53,6 +52,7 @@ from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.frames import Frame, FrameReader
 from opdispatch_wire.lanes.lane_memory import MEMORY_FRAMES, CalleeLaneMemory
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST, parse_message
 from opdispatch_wire.planned_requests import constant_bytes_of
 from opdispatch_wire.received_call import read_call
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory

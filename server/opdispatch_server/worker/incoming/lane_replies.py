@@ -10,11 +10,11 @@ from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.worker.execution.kernels import KernelExecution
 from opdispatch_server.worker.incoming.lane_pace import LanePace
 from opdispatch_wire.callee_tensors import CalleeTensors
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.lanes.frame_kind import FrameKind
 from opdispatch_wire.lanes.frame_outbox import FramePayload
 from opdispatch_wire.lanes.frame_writer import FrameWriter
 from opdispatch_wire.lanes.lane_memory import CalleeLaneMemory
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.shared_memory.call_memory import CalleeMemory, PlacedTensors
 from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2

@@ -18,13 +18,14 @@ from opdispatch_server.log_fields import Event, fields
 from opdispatch_server.worker.values.device_exports import find_device_id
 from opdispatch_server.worker.values.device_moves import put_on_host
 from opdispatch_wire.caller_tensors import CallerTensors
-from opdispatch_wire.channel import MAX_MESSAGE_BYTES_HIGHEST, channel_options
+from opdispatch_wire.channel import channel_options
 from opdispatch_wire.chunks import BESIDE_BYTES
 from opdispatch_wire.credentials import NO_CREDENTIALS, shown_ticket
 from opdispatch_wire.errors import RemoteValueGoneError, WireError, copy_of_error
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.blocking_stream import BlockingStream
 from opdispatch_wire.lanes.lane_messages import LaneClosedError, patience_until
+from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
 from opdispatch_wire.remote_values import facts_from_proto
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2
