@@ -1,4 +1,4 @@
-"""The operators that ship: those of the library ``array`` in array/, of ``random`` in random/.
+"""Built-in operators: the library ``array`` in array/, the library ``random`` in random/.
 
 ``opdispatch.array_library`` and ``opdispatch.random_library`` register them.
 """

@@ -1,8 +1,8 @@
 """The operators of the array API standard, with derivatives, batching and the other rules.
 
 operators/        schemas and kernels
-derivatives/      how they are differentiated
-batching/         how vmap batches them
-autocast          what autocast casts for them
-functionalization what writes to views of theirs come to
+derivatives/      derivative formulas, reverse and forward mode
+batching/         vmap's batching rules
+autocast          autocast policies by device type
+functionalization inverses that replay writes to views onto their bases
 """

@@ -1,9 +1,9 @@
-"""Autocast of the operators of the library ``array``: a policy each, by device type.
+"""Autocast policies for the operators of the library ``array``, by device type.
 
-The lists are PyTorch's, of the operators of the same meaning; where PyTorch makes an operator of
-others, as ``tensordot`` on the CPU, the policy is the one that results. Operators that are not
-listed take what they are given. Device types without a list have none in PyTorch either: the
-backend for one registers its own, as here.
+The policies are PyTorch's for the equivalent operators. Where PyTorch composes an operator from
+others, as ``tensordot`` on the CPU, the policy is the one that results from theirs. Operators that
+are not listed are called with their arguments unchanged. Device types without a list have none in
+PyTorch either; a backend registers policies for its own, as here.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ POLICIES: dict[str, dict[str, Policy]] = {
     **dict.fromkeys(("cuda", "xpu", "mtia", "maia"), _CUDA),
     "mps": {name: policy for name, policy in _CUDA.items() if name != "vecdot"},
 }
-"""By device type: the policy of each operator that has one, overload by overload."""
+"""The policy of each operator overload that has one, by device type."""
 
 
 def register_autocast_kernels(library: Library) -> None:
-    """Register all of them with the library that has the operators, in one publication."""
+    """Register all policies with the library that defines the operators, in one publication."""
     with library.dispatcher.transaction():
         for device_type, policies in POLICIES.items():
             key = autocast_key(device_type)

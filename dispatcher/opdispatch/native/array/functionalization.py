@@ -29,7 +29,7 @@ Entries = Sequence[int | None]
 
 
 def _view(name: str, reapply_views: bool) -> Any:
-    """Return the operator that makes such views, or the one that copies."""
+    """Return the view operator ``name``, or ``{name}_copy`` unless ``reapply_views``."""
     return getattr(array_operators(), name if reapply_views else f"{name}_copy").default
 
 
@@ -38,7 +38,7 @@ def _reshaped(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: Any) 
 
 
 def _same_again(name: str) -> Inverse:
-    """Return the inverse of a view that is its own inverse by the same arguments."""
+    """Return the inverse of a view operator that undoes itself when called with its arguments."""
 
     def inverse(base: Any, mutated: Any, reapply_views: bool, *args: Any, **kwargs: Any) -> Any:
         return _view(name, reapply_views)(mutated, *args, **kwargs)
@@ -82,7 +82,7 @@ def _set_place(base: Any, mutated: Any, reapply_views: bool, place: int, *, axis
 
 def _set_diagonal(base: Any, mutated: Any, reapply_views: bool, *, offset: int) -> Any:
     count, others = mutated.shape[-1], len(base.shape) - 2
-    # Places count on the host: indices may be there wherever the base is.
+    # Compute the places on the host: indices may be host arrays whatever the device of the base.
     rows = np.arange(count) + max(0, -offset)
     columns = np.arange(count) + max(0, offset)
     none: list[int | None] = [None] * len(base.shape)
@@ -106,7 +106,7 @@ def _unreachable(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: An
 
 
 def _toggled(name: str) -> Inverse:
-    """Return the inverse of a view that is undone by applying it again."""
+    """Return the inverse of a view operator of one argument that undoes itself."""
     return lambda base, mutated, reapply_views: getattr(array_operators(), name).default(mutated)
 
 
@@ -129,7 +129,7 @@ _INVERSES: dict[str, Inverse] = {
 
 
 def _reshapes_in_place(x: Any, shape: Sequence[int], *, copy: bool | None = None) -> bool:
-    """Return whether NumPy would return a view: that depends on the strides."""
+    """Return whether NumPy would return a view; this depends on the strides of ``x``."""
     if copy is not None:
         return not copy
     strided = x.strided()
@@ -150,7 +150,7 @@ _IS_VIEW: dict[str, Callable[..., bool]] = {
     "reshape": _reshapes_in_place,
     "imag": lambda x: x.dtype.kind == "c",
 }
-# How NumPy makes them of stand-ins, whose elements must not be read.
+# NumPy's views of stand-ins: only shapes and strides are read, never elements.
 _STRIDED: dict[str, Callable[..., Any]] = {
     "getitem": getitem_of_arrays,
     "reshape": lambda x, shape, *, copy=None: np.reshape(x, tuple(shape), copy=False),
@@ -160,7 +160,7 @@ _STRIDED: dict[str, Callable[..., Any]] = {
 
 
 def register_functionalization(library: Library) -> None:
-    """Register all of them with the library that has the operators, in one publication."""
+    """Register all inverses with the library that defines the operators, in one publication."""
     functions = {function.operator: function for function in FUNCTIONS}
     with library.dispatcher.transaction():
         for name in (*VIEWS, *MATH_BIT_VIEWS):
@@ -173,7 +173,7 @@ def register_functionalization(library: Library) -> None:
 
 
 def _with_tuples(function: Any) -> Any:
-    """Return the function with extents and axes as tuples, as NumPy takes them."""
+    """Return ``function``, passing lists of extents and axes as tuples, as NumPy requires."""
 
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
         return function(

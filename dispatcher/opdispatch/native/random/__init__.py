@@ -1,12 +1,12 @@
-"""The operators of the library ``random``: what is drawn from a ``Generator``.
+"""The operators of the library ``random``: draw random tensors from a ``Generator``.
 
-distributions   random words as numbers
-philox_cuda     random words on a GPU
-places          where they are made: the host, a GPU, nowhere
-operators       schemas, and kernels for a place
+distributions   convert random 64-bit words to numbers of a distribution
+philox_cuda     generate random words on a GPU
+places          generate arrays on the host, on a GPU, or without elements (Meta)
+operators       schemas, and the kernels for each place
 
-``register`` puts them into a dispatcher; ``opdispatch.random_library`` does that. Names are those
-of PyTorch. All are tagged ``nondeterministic_seeded``, as PyTorch's are (``tags.yaml``).
+``opdispatch.random_library`` calls ``register`` to add them to a dispatcher. They have PyTorch's
+names. All are tagged ``nondeterministic_seeded``, as PyTorch's are (``tags.yaml``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NONDETERMINISTIC = "nondeterministic_seeded"
 
 
 def register(library: Library) -> None:
-    """Register all of them with a library of that namespace, in one publication."""
+    """Define all operators in ``library``, of the namespace ``random``, in one publication."""
 
     def find(name: str) -> FindOperator:
         return library.dispatcher.finder_of(f"{NAMESPACE}::{name}")

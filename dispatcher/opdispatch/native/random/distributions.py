@@ -1,8 +1,7 @@
-"""Random words as numbers of a distribution: what the kernels of all devices have in common.
+"""Convert random 64-bit words to numbers of a distribution, on any device.
 
-A distribution says how many words of 64 bits so many elements take, which depends on nothing but
-their number and type, and what they are made to. ``xp`` is the namespace of the array library whose
-arrays the words are in.
+The number of words depends only on the number and dtype of the elements, so that a generator can
+reserve them before they are computed. ``xp`` is the array namespace of the words: NumPy or CuPy.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ _COMPLEX = ("complex64", "complex128")
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How random words become elements."""
+    """A conversion from random uint64 words to elements."""
 
     count: Callable[[int, Any], int]
-    """How many words so many elements of a dtype take."""
+    """``count(size, dtype)`` is the number of words needed for ``size`` elements."""
     values: Callable[..., Any]
-    """Of ``(xp, words, size, dtype)``: so many elements, in a flat array that may have another
-    type."""
+    """``values(xp, words, size, dtype)`` is a flat array of ``size`` elements; its dtype may
+    differ from ``dtype``, to which the caller converts it."""
 
 
 @functools.cache
 def _digits_of(dtype: Any) -> int:
-    """Return the number of binary digits of its numbers or of their parts; 0 for other types."""
+    """Return the precision in bits of a floating dtype, or of a complex dtype's parts; else 0."""
     if dtype.kind == "c":
         return _DIGITS.get(f"float{4 * dtype.itemsize}", 0)
     return _DIGITS.get(dtype.name, 0)
 
 
 def check_floating(name: str, dtype: Any) -> None:
-    """Raise ArgumentError unless the numbers of a continuous distribution can be of that type."""
+    """Raise ArgumentError unless ``dtype`` is a supported floating or complex dtype."""
     if not _digits_of(dtype):
         raise ArgumentError(
             f"random::{name} makes numbers of {', '.join([*_DIGITS, *_COMPLEX])}, not of {dtype}"
@@ -47,8 +46,8 @@ def check_floating(name: str, dtype: Any) -> None:
 
 
 def check_bounds(name: str, low: int, high: int, dtype: Any) -> None:
-    """Raise ArgumentError unless there are numbers from ``low`` to below ``high``, all of that
-    type."""
+    """Raise ArgumentError if ``low >= high``, or if ``dtype`` cannot represent every integer in
+    ``[low, high)``."""
     if high <= low:
         raise ArgumentError(
             f"random::{name} makes numbers from {low} to below {high}: there is none"
@@ -69,12 +68,10 @@ def check_bounds(name: str, low: int, high: int, dtype: Any) -> None:
 
 
 def uniform(low: float, high: float) -> Distribution:
-    """Return the distribution of real numbers from ``low`` to ``high``.
+    """Return the uniform distribution on ``[low, high)``; of complex numbers, for each part.
 
-    Of complex ones, both parts.
-
-    Multiples of the interval divided by 2**53, of float32 by 2**24, and so on. Raises ArgumentError
-    unless the interval is finite and not negative.
+    Numbers are multiples of ``(high - low) / 2**p``, with ``p`` the dtype's precision: 53 for
+    float64, 24 for float32. Raises ArgumentError unless ``high - low`` is finite and not negative.
     """
     if not (low <= high and math.isfinite(high - low)):
         raise ArgumentError(f"numbers cannot be uniformly distributed from {low} to {high}")
@@ -90,9 +87,9 @@ def uniform(low: float, high: float) -> Distribution:
 
 
 def normal(mean: float, std: float) -> Distribution:
-    """Return the normal distribution of that mean and standard deviation, by the Box-Muller method.
+    """Return the normal distribution with that mean and standard deviation, by Box-Muller.
 
-    A complex number has half the variance in each part. Raises ArgumentError for a negative one.
+    Each part of a complex number has half the variance. Raises ArgumentError if ``std < 0``.
     """
     if not std >= 0:
         raise ArgumentError(f"a standard deviation is not negative, and {std} was given")
@@ -100,7 +97,7 @@ def normal(mean: float, std: float) -> Distribution:
     def values(xp: Any, words: Any, size: int, dtype: Any) -> Any:
         pairs = words.reshape(-1, 2) >> xp.uint64(11)
         made = xp.empty(pairs.shape, "float64")
-        # From above 0 up to 1, so that the logarithm is finite.
+        # In (0, 1], so that the logarithm is finite.
         radius = xp.sqrt(-2.0 * xp.log((pairs[:, 0].astype("float64") + 1.0) * 2.0**-53))
         angle = pairs[:, 1].astype("float64") * (2.0**-53 * 2 * math.pi)
         made[:, 0] = radius * xp.cos(angle)
@@ -117,25 +114,21 @@ def normal(mean: float, std: float) -> Distribution:
 
 
 def integers(low: int, high: int) -> Distribution:
-    """Return the distribution of integers from ``low`` to below ``high``, by remainder as in
-    PyTorch.
+    """Return the distribution of integers in ``[low, high)``, by remainder as in PyTorch.
 
-    Of a range of n numbers, some are more likely by n / 2**64.
+    For a range of n numbers, the probabilities differ by a relative error of up to n / 2**64.
     """
 
     def values(xp: Any, words: Any, size: int, dtype: Any) -> Any:
         made = words if high - low == 2**64 else words % xp.uint64(high - low)
-        made = made + xp.uint64(low % 2**64)  # counts on from 0 after 2**64 - 1
+        made = made + xp.uint64(low % 2**64)  # wraps modulo 2**64
         return made if dtype.kind == "u" else made.view("int64")
 
     return Distribution(_one_for_each, values)
 
 
 def permutation() -> Distribution:
-    """Return the distribution of permutations of the integers from 0 up.
-
-    The order of their words.
-    """
+    """Return the distribution of permutations of ``range(size)``: the argsort of random words."""
 
     def values(xp: Any, words: Any, size: int, dtype: Any) -> Any:
         return xp.argsort(words, kind="stable")
@@ -144,10 +137,9 @@ def permutation() -> Distribution:
 
 
 def bernoulli(p: Any) -> Distribution:
-    """Return the distribution of 1 with probability ``p``, a number or an array of them, and else
-    0.
+    """Return the Bernoulli distribution: 1 with probability ``p``, a number or an array, else 0.
 
-    Raises ArgumentError, of a number at once, unless they are from 0 to 1.
+    Raises ArgumentError unless ``p`` is in [0, 1]: at once for a number, on drawing for an array.
     """
     if isinstance(p, float):
         _check_probability(0 <= p <= 1, p)
@@ -176,5 +168,5 @@ def _one_for_each_part(size: int, dtype: Any) -> int:
 
 
 def _complex(xp: Any, parts: Any, dtype: Any) -> Any:
-    """Return adjacent numbers as the parts of complex ones, if that is the type."""
+    """Return adjacent pairs as complex numbers if ``dtype`` is complex, else ``parts``."""
     return parts.view("complex128") if dtype.kind == "c" else parts

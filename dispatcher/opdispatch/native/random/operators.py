@@ -34,7 +34,7 @@ randint(int high, int[1] size, *, {_NEW}, {_FROM}) -> Tensor
 randint.low(int low, int high, int[1] size, *, {_NEW}, {_FROM}) -> Tensor
 randperm(int n, *, {_NEW}, {_FROM}) -> Tensor
 """.strip().splitlines()
-"""Of no tensor: the device says which kernel makes the new one."""
+"""Operators without a tensor argument: ``device`` selects the kernel."""
 
 CONSTANT = f"""
 rand_like(Tensor x, *, ScalarType? dtype=None, {_FROM}) -> Tensor
@@ -42,26 +42,26 @@ randn_like(Tensor x, *, ScalarType? dtype=None, {_FROM}) -> Tensor
 bernoulli(Tensor x, *, {_FROM}) -> Tensor
 bernoulli.p(Tensor x, float p, *, {_FROM}) -> Tensor
 """.strip().splitlines()
-"""Their results have the gradient zero, or none."""
+"""Operators whose results have a zero gradient, or none."""
 
 WRITES = f"""
 uniform_(Tensor(a!) x, float low=0.0, float high=1.0, *, {_FROM}) -> Tensor(a!)
 normal_(Tensor(a!) x, float mean=0.0, float std=1.0, *, {_FROM}) -> Tensor(a!)
 bernoulli_(Tensor(a!) x, float p=0.5, *, {_FROM}) -> Tensor(a!)
 """.strip().splitlines()
-"""They write to their first argument, and return it."""
+"""Operators that write to their first argument, and return it."""
 
 DROPOUT = f"""
 native_dropout(Tensor x, float p=0.5, bool train=True, *, {_FROM}) -> (Tensor, Tensor)
 dropout(Tensor x, float p=0.5, bool train=True, *, {_FROM}) -> Tensor
 """.strip().splitlines()
-"""The first has kernels and a derivative; the second is made of it."""
+"""``native_dropout`` has kernels and a derivative; ``dropout`` is composite and calls it."""
 
 _FLOAT, _INTEGER = np.dtype("float64"), np.dtype("int64")
 
 
 def make_kernels(place: Place) -> Mapping[str, Kernel]:
-    """Make the kernels of a place, by operator."""
+    """Return the kernels that draw at ``place``, by operator name."""
 
     def rand(size: Any, *, dtype: Any, device: Any, generator: Any) -> Any:
         return new("rand", uniform(0.0, 1.0), size, dtype, device, generator)
@@ -166,7 +166,7 @@ def make_kernels(place: Place) -> Mapping[str, Kernel]:
 
 
 def dropout_scale(p: float, train: bool) -> float:
-    """Return the factor of the elements that are kept."""
+    """Return the factor by which dropout multiplies the elements that it keeps."""
     return 1.0 if not train else 0.0 if p == 1.0 else 1.0 / (1.0 - p)
 
 

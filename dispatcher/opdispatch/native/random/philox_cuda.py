@@ -1,7 +1,7 @@
-"""Philox4x64-10 on a GPU: the words that NumPy's bit generator of that name has.
+"""Philox4x64-10 on a GPU, with the same words as ``numpy.random.Philox``.
 
-J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). NumPy's first block is
-that of the counter plus one.
+J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011). NumPy
+increments the counter before the first block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROUNDS = """
         k1 += 0xBB67AE8584CAA73BULL;
     }
 """
-"""C for CUDA: of ``block`` and ``seed``, the block's four words ``c``."""
+"""CUDA C source that computes the four words ``c`` of ``block`` from ``seed``."""
 
 _BODY = f"""
     const unsigned long long block = offset + i / {WORDS_OF_BLOCK}ULL;
@@ -37,7 +37,7 @@ _BODY = f"""
 
 
 def philox_words(cupy: Any, state: GeneratorState, count: int) -> Any:
-    """Compute ``words_from`` on the current device."""
+    """Return ``count`` uint64 words, those of ``words_from``, on the current GPU."""
     words = cupy.empty(count, "uint64")
     if count:
         _kernel(cupy)(cupy.uint64(state.seed), cupy.uint64(state.offset), words)

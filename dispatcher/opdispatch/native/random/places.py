@@ -1,4 +1,4 @@
-"""Where random numbers are made: in host memory, on a GPU, or nowhere."""
+"""Generate random arrays in host memory, on a GPU, or as shapes only (Meta)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,22 @@ from opdispatch.tensors.generator import Generator, default_generator, words_fro
 
 
 class Draw(NamedTuple):
-    """An array of random numbers to make: for which operator, of what, by which generator."""
+    """A random array to generate: operator name, distribution, shape, dtype, device, generator."""
 
     name: str
     distribution: Distribution
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     device: str | None
-    """None: the one that is in use."""
+    """None means the current device."""
     generator: Any
 
     def fill(self, library: Any, place: str, words: Callable[[Any, int], Any]) -> Any:
-        """Return the array of ``library``, of the words that a generator's state gives there."""
+        """Return the array, computed with ``library`` from ``words(state, count)``.
+
+        Advances the generator by the words used. Raises ArgumentError and DeviceError for a
+        ``generator`` that is not one of ``place``.
+        """
         size = math.prod(self.shape)
         count = self.distribution.count(size, self.dtype)
         state = _generator_for(self.name, self.generator, place).reserve(count)
@@ -41,29 +45,30 @@ class Draw(NamedTuple):
 
 
 class Place(ABC):
-    """Makes arrays of random numbers, and writes them to arrays, on the devices of one type."""
+    """A device type on which random arrays are generated or filled in place."""
 
     key: ClassVar[str]
-    """The dispatch key of its kernels."""
+    """The dispatch key under which its kernels are registered."""
 
     @abstractmethod
     def make(self, draw: Draw) -> Any:
-        """Return an array of its shape and dtype, on its device.
+        """Return a new array of ``draw``'s shape and dtype, on its device.
 
-        Raises ArgumentError and DeviceError for anything but a generator of the device's.
+        Raises ArgumentError if ``draw.generator`` is not a Generator, DeviceError if it is one of
+        another device.
         """
 
     def write(self, target: Any, draw: Draw) -> None:
-        """Fill an array of that shape and dtype."""
+        """Fill ``target``, of ``draw``'s shape and dtype, in place."""
         target[...] = self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:
-        """Return the elements that a mask keeps, multiplied, and zeros."""
+        """Return ``array * scale`` where ``mask`` is set, and 0 elsewhere."""
         return array * mask.astype(array.dtype) * array.dtype.type(scale)
 
 
 class Host(Place):
-    """NumPy's arrays."""
+    """Host memory: NumPy arrays."""
 
     key = "CPU"
 
@@ -73,7 +78,7 @@ class Host(Place):
 
 
 class Cuda(Place):
-    """CuPy's arrays: the same bits as on the host."""
+    """A GPU: CuPy arrays, with the same random words as on the host."""
 
     key = "CUDA"
 
@@ -92,7 +97,7 @@ class Cuda(Place):
 
 
 class Nowhere(Place):
-    """Arrays without elements. A generator that is handed over goes on as if there were some."""
+    """Meta arrays, without elements. An explicit generator still advances as if there were some."""
 
     key = "Meta"
 
@@ -104,16 +109,16 @@ class Nowhere(Place):
         return MetaArray(draw.shape, draw.dtype)
 
     def write(self, target: Any, draw: Draw) -> None:
-        """Write nothing."""
+        """Check and advance the generator; write nothing."""
         self.make(draw)
 
     def masked(self, array: Any, mask: Any, scale: float) -> Any:
-        """Return the array as it is."""
+        """Return a meta array of the shape and dtype of ``array``."""
         return MetaArray(array.shape, array.dtype)
 
 
 PLACES: tuple[Place, ...] = (Host(), Cuda(), Nowhere())
-"""Those that there are kernels for."""
+"""All places; kernels are registered for each."""
 
 
 def _checked(name: str, generator: Any) -> Generator:
@@ -126,7 +131,10 @@ def _checked(name: str, generator: Any) -> Generator:
 
 
 def _generator_for(name: str, generator: Any, device: str) -> Generator:
-    """Return the given generator, or the device's own. Raises DeviceError for another device's."""
+    """Return ``generator``, or the device's default if None.
+
+    Raises ArgumentError for another type, DeviceError for a generator of another device.
+    """
     if generator is None:
         return default_generator(device)
     found = _checked(name, generator)

@@ -1,15 +1,15 @@
-"""How ``vmap`` batches the operators of the library ``array``: one table, by topic.
+"""``vmap`` batching rules for the operators of the library ``array``, in one table.
 
-alignment            samples of different numbers of dimensions
-elementwise          element by element, and tensors like others
+alignment            align samples of different numbers of dimensions
+elementwise          elementwise functions, and ``zeros_like`` and the like
 reductions           sums, extrema, cumulative functions, sorting
-manipulation         moved, cut and joined; those whose shapes are decided by elements
-products             of vectors, matrices and tensors; linear algebra
+manipulation         reshaping, splitting, joining; results with data-dependent shapes
+products             products of vectors, matrices and tensors; linear algebra
 fft                  Fourier transforms
 indexing             indexing and assignment
-functional_variants  the same without views and writes
+functional_variants  functional variants of views and writes
 
-Operators that make tensors of none need no rule: all samples have the same.
+Factory functions need no rule: all samples have the same result.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ RULES: dict[str, Rule] = {
     **INDEXING,
     **FUNCTIONAL_VARIANTS,
 }
-"""By operator, overload by overload."""
+"""The batching rule of each operator overload."""
 DECOMPOSITIONS = {"meshgrid": meshgrid}
-"""By operator: what it is, in terms of others."""
+"""Decompositions into other operators, for operators without a rule of their own."""
 
 
 def register_batching(library: Library) -> None:
-    """Register all of them with the library that has the operators, in one publication."""
+    """Register all rules with the library that defines the operators, in one publication."""
     with library.dispatcher.transaction():
         kernels = {rule: make_batching_kernel(rule) for rule in set(RULES.values())}
         for name, rule in RULES.items():

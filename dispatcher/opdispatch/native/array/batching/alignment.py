@@ -1,6 +1,6 @@
-"""Samples of different numbers of dimensions, and which dimension of a sample is meant.
+"""Align samples of different numbers of dimensions, and translate axes of samples.
 
-In what follows, a batched tensor is of shape (B, *sample).
+Throughout, a batched tensor has the shape (B, *sample).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from opdispatch.native.array.operators.meta_shapes import check_axes, check_axis
 
 
 def with_ndim(x: Any, dim: int | None, ndim: int) -> Any:
-    """Return ``x`` with samples of at least that many dimensions.
+    """Return ``x`` with samples of at least ``ndim`` dimensions.
 
-    New ones, of extent 1, are in front.
+    New dimensions, of extent 1, precede those of the sample.
     """
     if dim is None or (missing := ndim + 1 - x.ndim) <= 0:
         return x
@@ -25,12 +25,12 @@ def with_ndim(x: Any, dim: int | None, ndim: int) -> Any:
 
 
 def batched(x: Any, dim: int | None, batch_size: int) -> Any:
-    """Return ``x`` with a batch; without one, it is broadcast to all samples."""
+    """Return ``x`` with its batch dimension first; an unbatched ``x`` is broadcast to a view."""
     return x if dim is not None else xp.broadcast_to(x, (batch_size, *x.shape))
 
 
 def aligned(call: BatchedCall, places: Sequence[int]) -> list[Any]:
-    """Return all arguments, with those at ``places`` aligned to broadcast as their samples do."""
+    """Return all arguments, those at ``places`` reshaped so that they broadcast as samples do."""
     tensors = [place for place in places if call.args[place] is not None]
     ndim = max(call.ndim(place) for place in tensors)
     args = list(call.args)
@@ -40,9 +40,9 @@ def aligned(call: BatchedCall, places: Sequence[int]) -> list[Any]:
 
 
 def axis_below(call: BatchedCall, axis: int, ndim: int) -> int:
-    """Return the axis below that an axis of samples of ``ndim`` dimensions is.
+    """Translate an axis of samples of ``ndim`` dimensions to an axis of the batched tensor.
 
-    Raises ArgumentError if nowhere.
+    Raises ArgumentError for an axis out of range.
     """
     return check_axis(call.name, axis, ndim) + 1
 
@@ -50,14 +50,17 @@ def axis_below(call: BatchedCall, axis: int, ndim: int) -> int:
 def axes_below(
     call: BatchedCall, axes: Sequence[int] | None, ndim: int, *, repeatable: bool = False
 ) -> list[int]:
-    """Return the axes below that several axes of samples are; None means all."""
+    """Translate axes of samples to axes of the batched tensor; None means all.
+
+    Raises ArgumentError for an axis out of range, or a repeated one unless ``repeatable``.
+    """
     return [axis + 1 for axis in check_axes(call.name, axes, ndim, repeatable=repeatable)]
 
 
 def with_dimension(call: BatchedCall, axis: int) -> tuple[Any, int]:
-    """Return the first argument, and the axis below.
+    """Return the first argument, with samples of at least one dimension, and the translated axis.
 
-    Where NumPy takes a number for a vector of one, so does this.
+    Like NumPy, treat a 0-d sample as a vector of one element.
     """
     x, ndim = call.args[0], call.ndim(0)
     if ndim == 0 and axis in (0, -1):
@@ -66,7 +69,7 @@ def with_dimension(call: BatchedCall, axis: int) -> tuple[Any, int]:
 
 
 def flattened(x: Any) -> Any:
-    """Return batched samples as vectors."""
+    """Return ``x``, of shape (B, *sample), reshaped to (B, n)."""
     return xp.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
 
 

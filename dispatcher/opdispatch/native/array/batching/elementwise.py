@@ -1,4 +1,4 @@
-"""Batching rules of operators that work element by element."""
+"""Batching rules of elementwise operators."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from opdispatch.tensors.tensor import Tensor
 
 
 def unary(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a function of one tensor, whatever its shape."""
+    """Batch an elementwise function of one tensor."""
     return call.run(), 0
 
 
 def broadcasting(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a function of several tensors, which are broadcast."""
+    """Batch an elementwise function of several tensors, broadcasting their samples."""
     ndims, places = [], []
     for place, (value, dim) in enumerate(zip(call.args, call.dims, strict=True)):
         if type(value) is Tensor or is_tensor(value):

@@ -10,10 +10,7 @@ from opdispatch.native.array.batching.reductions import along_axis
 
 
 def _of_axes(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a transform of several axes.
-
-    By default the last ones that ``s`` has extents for, or all.
-    """
+    """Batch a transform of several axes: by default the last ``len(s)``, or all without ``s``."""
     ndim, axes, extents = call.ndim(0), call.value("axes"), call.value("s")
     if axes is None and extents is not None:
         axes = list(range(-len(extents), 0))

@@ -1,4 +1,4 @@
-"""Batching rules of the operators that replace views and writes in functionalized functions."""
+"""Batching rules of the functional variants of views and writes, which functionalize calls."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _OF_VIEWS = ELEMENTWISE | MANIPULATION | PRODUCTS | INDEXING
 
 
 def _setitem(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch ``setitem`` by the rule of ``setitem_``, for a copy that has the batches of all
-    arguments.
+    """Batch ``setitem``: apply the rule of ``setitem_`` to a copy of the target.
+
+    The copy is batched if any argument is.
     """
     x, overload = call.args[0], call.op.name.overload_name
     copied = xp.astype(batched(x, call.dims[0], call.batch_size), x.dtype)
@@ -33,7 +34,7 @@ def _setitem(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _alike(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a function of two tensors of one shape."""
+    """Batch a function of two tensors whose samples have the same shape."""
     pairs = zip(call.args, call.dims, strict=True)
     return call.run([batched(x, dim, call.batch_size) for x, dim in pairs]), 0
 

@@ -1,8 +1,8 @@
 """Batching rules of indexing and assignment.
 
-An index is lists of starts, stops, steps and arrays, as ``operators/indexing.py`` has it.
-Arrays and numbers beside arrays are *advanced*: their places broadcast to joint dimensions, which
-are where the advanced entries are if these are next to each other, else in front.
+An index is four lists, of starts, stops, steps and arrays: see ``operators/indexing.py``. Arrays,
+and integers in an index with arrays, are *advanced* entries: they broadcast to the joint
+dimensions, which replace the advanced entries if these are adjacent, and else come first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opdispatch.native.array.operators.meta_shapes import Shape, broadcast, refu
 
 
 class _Index:
-    """The entries of an index of samples, with masks as the places where they are set."""
+    """An index into samples, with masks replaced by the integer arrays of ``nonzero``."""
 
     def __init__(self, call: BatchedCall, has_arrays: bool) -> None:
         self.start, self.stop, self.step = (list(each) for each in call.args[1:4])
@@ -28,7 +28,7 @@ class _Index:
         self._expand_masks(call)
 
     def _expand_masks(self, call: BatchedCall) -> None:
-        """Expand masks to as many entries as they have dimensions."""
+        """Replace each mask by one integer array for each of its dimensions."""
         place = 0
         while place < len(self.arrays):
             array = self.arrays[place]
@@ -49,11 +49,11 @@ class _Index:
 
     @property
     def is_batched(self) -> bool:
-        """Whether places are others for each sample."""
+        """Whether an index array is batched, so that samples are indexed differently."""
         return 0 in self.dims
 
     def is_advanced(self, place: int) -> bool:
-        """Return whether an entry is an array, or a number next to arrays."""
+        """Return whether the entry is an array, or an integer in an index with arrays."""
         if not self.arrays:
             return False
         is_number = self.start[place] is not None and self.step[place] is None
@@ -72,23 +72,21 @@ class _Index:
 
     @property
     def place_of_joint(self) -> int:
-        """Before how many dimensions of the result the joint ones are not."""
+        """Number of dimensions of a result that precede the joint ones."""
         advanced = [n for n in range(len(self.start)) if self.is_advanced(n)]
         if advanced[-1] - advanced[0] + 1 != len(advanced):
             return 0
-        return advanced[0]  # what is before are slices and new axes, of a dimension each
+        return advanced[0]  # earlier entries are slices and new axes: one dimension each
 
     def under_batch(self) -> list[Any]:
-        """Return the index lists for a batched tensor.
-
-        All samples, then the entries, which must be shared.
-        """
+        """Return the index lists for a batched tensor: a full slice, then the unbatched entries."""
         arrays = [None, *self.arrays] if self.arrays else []
         return [[None, *self.start], [None, *self.stop], [1, *self.step], arrays]
 
     def of_each(self, batch_size: int, device: str, has_batch: bool) -> list[Any]:
-        """Return the index lists for places that differ, with the number of the sample as first
-        entry.
+        """Return the index lists for batched index arrays.
+
+        If the indexed tensor has a batch, the first entry is an array of sample numbers.
         """
         ndim = len(self.joint)
         pairs = zip(self.arrays, self.dims, strict=True)
@@ -120,13 +118,13 @@ def _getitem_arrays(call: BatchedCall) -> tuple[Any, Any]:
     if call.dims[0] is None:
         return call.run([x, *index.of_each(call.batch_size, x.device, has_batch=False)]), at
     found = call.run([x, *index.of_each(call.batch_size, x.device, has_batch=True)])
-    # The batch and the joint dimensions are in front; move the joint ones behind `at` others.
+    # The result is (B, *joint, *rest): move the joint dimensions behind `at` of the rest.
     order = [0, *range(ndim + 1, ndim + 1 + at), *range(1, ndim + 1)]
     return xp.permute_dims(found, [*order, *range(ndim + 1 + at, found.ndim)]), 0
 
 
 def _is_in_place(index: _Index) -> bool:
-    """Return whether the advanced entries are next to each other."""
+    """Return whether the advanced entries are adjacent."""
     advanced = [n for n in range(len(index.start)) if index.is_advanced(n)]
     return advanced[-1] - advanced[0] + 1 == len(advanced)
 
@@ -183,7 +181,7 @@ def _set_tensor(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _only_mask(call: BatchedCall) -> Any:
-    """Return a batched mask that is the whole index; None for any other index."""
+    """Return the mask if the index is one batched mask, else None."""
     arrays, dims = call.args[4], call.dims[4]
     if len(arrays) != 1 or dims[0] is None or arrays[0].dtype.kind != "b":
         return None
@@ -191,7 +189,10 @@ def _only_mask(call: BatchedCall) -> Any:
 
 
 def _mask_like(call: BatchedCall, mask: Any) -> Any:
-    """Return a batched mask with dimensions for those after its own."""
+    """Return a batched mask, reshaped to broadcast with the target.
+
+    Raises IndexError if its shape is not a prefix of the sample's.
+    """
     shape = tuple(mask.shape[1:])
     if shape != call.shape(0)[: len(shape)]:
         raise IndexError(
@@ -201,12 +202,12 @@ def _mask_like(call: BatchedCall, mask: Any) -> Any:
 
 
 def _selected_shape(shape: Shape, index: _Index) -> Shape:
-    """Return the shape that an index selects of a sample. Raises IndexError."""
+    """Return the shape of the selection from a sample. Raises IndexError."""
     whole: np.ndarray[Any, Any] = np.broadcast_to(np.empty((), np.bool), shape)
     entries: list[Any] = []
     for n in range(len(index.start)):
         if index.is_advanced(n):
-            # One place stands for each axis; the joint shape takes their place.
+            # An empty slice stands for the axis; the joint shape replaces it.
             entries.append(slice(0, 0))
         elif index.step[n] is not None:
             entries.append(slice(index.start[n], index.stop[n], index.step[n]))
@@ -222,7 +223,10 @@ def _selected_shape(shape: Shape, index: _Index) -> Shape:
 
 
 def _of_shape(call: BatchedCall, value: Any, shape: Shape) -> Any:
-    """Return the value to write, batched, in the target's shape. Raises ArgumentError."""
+    """Return the value to write, batched and broadcast to ``shape``.
+
+    Raises ArgumentError if it does not broadcast.
+    """
     is_batched = call.dims[5] is not None
     given = call.shape(5)
     while len(given) > len(shape) and given[0] == 1:

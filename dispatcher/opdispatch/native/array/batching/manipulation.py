@@ -1,4 +1,4 @@
-"""Batching rules of operators that move, cut and join."""
+"""Batching rules of operators that reshape, permute, split and join."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _broadcast_to(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _shapes(call: BatchedCall) -> list[tuple[int, ...]]:
-    """Return the shapes of the samples of a list."""
+    """Return the sample shapes of the tensors in a list argument."""
     pairs = zip(call.args[0], call.dims[0], strict=True)
     return [tuple(x.shape) if dim is None else tuple(x.shape[1:]) for x, dim in pairs]
 
@@ -97,7 +97,7 @@ def _repeat(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def by_elements(call: BatchedCall, why: str) -> TransformError:
-    """Return the error for a result whose shape is another one for each sample."""
+    """Return the error for a result whose shape may differ between samples."""
     return TransformError(
         f"vmap cannot batch {call.op.name}: {why} what shape the result has, and samples may "
         "differ in that",
@@ -141,15 +141,16 @@ def _tile(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def of_matrices(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a function of the matrices in the last two dimensions."""
+    """Batch a function of the matrices in the last two dimensions of a sample."""
     check_matrices(call)
     return call.run(), 0
 
 
 def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
-    """Compute ``meshgrid`` by other operators: each vector along an axis of its own.
+    """Return coordinate grids, one for each vector, computed by other operators.
 
-    Raises ArgumentError for an ``indexing`` other than 'xy' and 'ij'.
+    Raises ArgumentError for arrays of more than one dimension, or an ``indexing`` other than 'xy'
+    and 'ij'.
     """
     if indexing not in ("xy", "ij"):
         raise refusal("meshgrid", f"is of indexing 'xy' or 'ij', not {indexing!r}")
@@ -189,7 +190,7 @@ def _take(call: BatchedCall) -> tuple[Any, Any]:
         found = call.run([x, xp.reshape(indices, (-1,)), axis])
         found = xp.reshape(found, (*x.shape[:axis], *shape, *x.shape[axis + 1 :]))
         return found, axis
-    # Of each sample what its own indices say: along the axis, brought to the front.
+    # Index (sample, axis) together, with the axis moved behind the batch.
     moved = xp.moveaxis(x, axis + 1, 1)
     samples = xp.reshape(
         xp.arange(shape[0], device=indices.device), (shape[0], *[1] * (len(shape) - 1))
@@ -240,4 +241,4 @@ MANIPULATION: dict[str, Rule] = {
 BY_ELEMENTS: dict[str, Rule] = dict.fromkeys(
     ("nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"), _by_elements
 )
-"""Those whose results have shapes that the elements decide."""
+"""Operators with data-dependent result shapes, for which ``vmap`` raises."""

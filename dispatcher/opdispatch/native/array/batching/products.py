@@ -24,11 +24,11 @@ def _matmul(call: BatchedCall) -> tuple[Any, Any]:
             call.name,
             f"was given shapes {list(call.shape(0))} and {list(call.shape(1))}, which do not fit",
         )
-    if n1 == 1 and n2 <= 2 and second is None:  # a matrix of all samples
+    if n1 == 1 and n2 <= 2 and second is None:  # one matrix shared by all samples
         return call.run(), 0
     if n2 == 1 and n1 == 2 and first is None:
         return call.run([x2, xp.matrix_transpose(x1)]), 0
-    if n2 == 2 and second is None:  # one product instead of many
+    if n2 == 2 and second is None:  # one large product instead of a batch of small ones
         rows = xp.reshape(x1, (math.prod(x1.shape[:-1]), x1.shape[-1]))
         return xp.reshape(call.run([rows, x2]), (*x1.shape[:-1], x2.shape[-1])), 0
     if n1 == 1:
@@ -45,14 +45,14 @@ def _matmul(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _along_axis(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a product of vectors along one axis of both, while others are broadcast."""
+    """Batch a product along one axis of both tensors; the other axes broadcast."""
     axis, ndims = call.value("axis"), (call.ndim(0), call.ndim(1))
     for ndim in ndims:
         check_axis(call.name, axis, ndim)
     if axis < 0 or ndims[0] == ndims[1]:
         axis -= ndims[0] if axis >= 0 else 0
         return call.run(aligned(call, (0, 1)), axis=axis), 0
-    # Counted from the front, it is another one of each.
+    # A nonnegative axis is a different dimension of each when their numbers of dimensions differ.
     for place, dim in enumerate(call.dims[:2]):
         call.args[place] = xp.moveaxis(call.args[place], axis + (dim is not None), -1)
     found = call.run(aligned(call, (0, 1)), axis=-1)
@@ -60,7 +60,10 @@ def _along_axis(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _contracted(call: BatchedCall) -> tuple[list[int], list[int]]:
-    """Return the axes of the samples that are summed over, counted from the front."""
+    """Return the contracted axes of both samples, as nonnegative numbers.
+
+    Raises ArgumentError for axes out of range.
+    """
     axes, n1, n2 = call.value("axes"), call.ndim(0), call.ndim(1)
     if isinstance(axes, int):
         if not 0 <= axes <= min(n1, n2):
@@ -119,7 +122,7 @@ def _solve(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _with_tolerance(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a function of matrices with a number for each."""
+    """Batch a function of matrices with a tolerance ``rtol``, a number for each matrix."""
     check_matrices(call)
     place = call.place("rtol")
     args = list(call.args)

@@ -19,21 +19,21 @@ from opdispatch.tensors.tensor import Tensor
 
 
 def _reduction(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a reduction over some axes, or all."""
+    """Batch a reduction over some axes, or over all of a sample's."""
     ndim = call.ndim(0)
     if ndim == 0:
-        axes_below(call, call.value("axis"), 0)  # refuses any
+        axes_below(call, call.value("axis"), 0)  # raises for any axis of a 0-d sample
         return call.run(x=xp.expand_dims(call.args[0], axis=1), axis=[1], keepdims=False), 0
     return call.run(axis=axes_below(call, call.value("axis"), ndim)), 0
 
 
 def _place_of_extremum(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch a search along one axis, or over all elements."""
+    """Batch ``argmax`` or ``argmin``, along one axis or over all elements of a sample."""
     x, axis, ndim = call.args[0], call.value("axis"), call.ndim(0)
     if axis is not None and ndim > 0:
         return call.run(axis=axis_below(call, axis, ndim)), 0
     if axis not in (None, 0, -1):
-        axis_below(call, axis, ndim)  # refuses it
+        axis_below(call, axis, ndim)  # raises
     found = call.run(x=flattened(x), axis=1, keepdims=False)
     if call.value("keepdims"):
         found = xp.reshape(found, (x.shape[0], *[1] * ndim))
@@ -70,7 +70,7 @@ def _diff(call: BatchedCall) -> tuple[Any, Any]:
     for place in (call.place("prepend"), call.place("append")):
         if args[place] is not None:
             each = batched(args[place], call.dims[place], call.batch_size)
-            if call.ndim(place) == 0:  # a number stands for one in each vector
+            if call.ndim(place) == 0:  # a 0-d sample is one element of each vector
                 shape = [1 if n == axis else extent for n, extent in enumerate(args[0].shape)]
                 each = xp.broadcast_to(with_ndim(each, 0, ndim), shape)
             args[place] = each
@@ -78,7 +78,7 @@ def _diff(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _searchsorted(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch ``searchsorted``: one sorted array at once, several one after the other."""
+    """Batch ``searchsorted``: in one call for a shared sorted array, else sample by sample."""
     sorter = call.place("sorter")
     if call.dims[0] is None and call.dims[sorter] is None:
         return call.run(), 0
@@ -86,13 +86,14 @@ def _searchsorted(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _isin(call: BatchedCall) -> tuple[Any, Any]:
-    """Batch ``isin``: one array of test elements at once, several one after the other."""
+    """Batch ``isin``: in one call for shared test elements, else sample by sample."""
     return (call.run(), 0) if call.dims[1] is None else _one_by_one(call, 0, xp.bool)
 
 
 def _one_by_one(call: BatchedCall, place: int, dtype: Any) -> tuple[Any, Any]:
-    """Call the operator for each sample, with results of that dtype in the shape of one of the
-    arguments.
+    """Call the operator for each sample; return the results stacked, of dtype ``dtype``.
+
+    Each has the sample shape of the argument at ``place``.
     """
     found = []
     for n in range(call.batch_size):

@@ -1,18 +1,18 @@
-"""The derivatives of the operators of the library ``array``: one table, by topic.
+"""Derivative formulas of the operators of the library ``array``, in one table.
 
-namespace       what formulas are written in
-elementwise     element by element
+namespace       the namespace and small functions that formulas use
+elementwise     elementwise functions
 reductions      sums, extrema, cumulative functions, sorting
-manipulation    moved, cut and joined
+manipulation    reshaping, splitting, joining
 scatter         gradients of gathers, whose indices may repeat
-indexing        indexing and assignment, and taking from places
-products        of vectors, matrices and tensors
+indexing        indexing, assignment, ``take`` and ``take_along_axis``
+products        products of vectors, matrices and tensors
 linalg          inverses, determinants, powers, diagonals
-decompositions  of matrices
-norms           of vectors and matrices
+decompositions  matrix decompositions
+norms           vector and matrix norms
 fft             Fourier transforms
-no_derivative   the operators that have none
-grad_operator   the backward pass as an operator
+no_derivative   operators without a derivative
+grad_operator   ``array::grad``, the backward pass as an operator
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ DERIVATIVES: dict[str, Formulas] = {
     **NORMS,
     **FFT,
 }
-"""By operator, overload by overload: a formula for each argument that has a gradient."""
+"""The formulas of each operator overload: one for each differentiable argument."""
 
 WRITES = ("copy_", "setitem_.Scalar", "setitem_.Tensor")
 VIEWS = (*functional_variants.VIEWS, "astype")
-"""Of their first argument; ``reshape`` and ``astype`` where they can."""
+"""Operators that return a view of their first argument; ``reshape`` and ``astype`` if possible."""
 DERIVATIVES |= {f"{name}_copy": DERIVATIVES[name] for name in functional_variants.VIEWS}
 
 
@@ -62,7 +62,7 @@ _NO_TANGENTS: Formulas = {RESULT: Forward.CONSTANT}
 
 
 def register_derivatives(library: Library) -> None:
-    """Register all of them with the library that has the operators, in one publication."""
+    """Register all formulas with the library that defines the operators, in one publication."""
     dispatcher = library.dispatcher
 
     def schema_of(name: str) -> FunctionSchema:

@@ -1,7 +1,7 @@
-"""Derivatives of decompositions of matrices.
+"""Derivatives of matrix decompositions.
 
-Those with respect to eigenvectors and singular vectors exist where the values differ from each
-other, and for what does not depend on the vectors' phases.
+Gradients through eigenvectors and singular vectors are defined only if the eigenvalues or singular
+values are distinct, and if the loss does not depend on the phases of the vectors.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from opdispatch.native.array.derivatives.namespace import (
 
 
 def _identity(matrices: Any) -> Any:
-    """Return a mask of the diagonal."""
+    """Return a boolean (n, n) mask of the diagonal, for matrices of shape (..., n, n)."""
     return xp.eye(matrices.shape[-1], dtype=xp.bool, device=matrices.device)
 
 
 def _right(x: Any) -> Any:
-    """Return one number for each column."""
+    """Return ``x``, of shape (..., n), with shape (..., 1, n), to scale columns."""
     return xp.expand_dims(x, axis=-2)
 
 
 def _left(x: Any) -> Any:
-    """Return one number for each row."""
+    """Return ``x``, of shape (..., n), with shape (..., n, 1), to scale rows."""
     return xp.expand_dims(x, axis=-1)
 
 
 def _differences(values: Any) -> Any:
-    """Return the differences of columns and rows, with ones on the diagonal."""
+    """Return ``values[j] - values[i]`` at (i, j), with ones on the diagonal."""
     differences = _right(values) - _left(values)
     return xp.where(_identity(differences), 1.0, differences)
 
 
 def _hermitian(x: Any) -> Any:
-    """Return the part of ``x`` that decompositions of hermitian matrices see."""
+    """Return the hermitian part of ``x``, on which ``eigh`` and ``cholesky`` depend."""
     return (x + adjoint(x)) / 2
 
 
@@ -86,8 +86,8 @@ def _eigh(grads: Sequence[Any], results: Sequence[Any]) -> Any:
     values, vectors = results
     if of_vectors is None:
         return xp.matmul(vectors * _right(of_values), adjoint(vectors))
-    # Vectors can only be turned. What is left of the skew part may be small where values are near
-    # to each other, and is what a loss that does not depend on their vectors has there.
+    # Only the skew part acts: eigenvectors stay orthonormal. For nearly equal eigenvalues it is
+    # small as well, if the loss depends on their subspace alone, so that the quotient stays finite.
     turned = _skew(xp.matmul(adjoint(vectors), of_vectors)) / 2
     inner = turned / _differences(values)
     diagonal = zeros_like(values) if of_values is None else of_values
@@ -114,7 +114,7 @@ def _eig_forward(x_t: Any, results: Sequence[Any]) -> Any:
     values, vectors = results
     inner = xp.linalg.solve(vectors, xp.matmul(as_complex(x_t), vectors))
     moved = xp.matmul(vectors, _off_diagonal(inner, _differences(values)))
-    # Vectors have the length 1.
+    # Project out the change of length: eigenvectors are normalized.
     longer = xp.real(_diagonal(xp.matmul(adjoint(vectors), moved)))
     return _diagonal(inner), moved - vectors * _right(longer)
 
@@ -125,14 +125,14 @@ def _eigvals_forward(x_t: Any, x: Any) -> Any:
 
 
 def _eig(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
-    """Return the gradient of ``eig``, whose results are complex also for a real matrix."""
+    """Return the gradient of ``eig``, whose results are complex even for a real matrix."""
     of_values, of_vectors = grads
     values, vectors = results
     back = adjoint(vectors)
     inner = zeros_like(vectors)
     if of_vectors is not None:
         along = xp.matmul(back, of_vectors)
-        # Vectors have the length 1: what would change it does not count.
+        # Project out the change of length: eigenvectors are normalized.
         kept = _right(xp.real(xp.linalg.diagonal(along)))
         inner = (along - xp.matmul(back, vectors * kept)) / _differences(xp.conj(values))
     diagonal = zeros_like(values) if of_values is None else of_values
@@ -151,11 +151,11 @@ def _eigvalsh(grad: Any, x: Any) -> Any:
 
 
 def _solve_or_nan(r: Any, right: Any) -> Any:
-    """Solve systems of triangles; NaN for each that has no inverse."""
+    """Return the solutions of upper triangular systems; NaN where ``r`` is singular."""
     singular = xp.any(_diagonal(r) == 0, axis=-1, keepdims=True)
     singular = xp.expand_dims(singular, axis=-1)
     regular = xp.where(singular, xp.eye(r.shape[-1], dtype=r.dtype, device=r.device), r)
-    # A factor, so that derivatives are not a number, too.
+    # Multiply by NaN instead of replacing, so that higher derivatives are NaN as well.
     found = xp.linalg.solve(regular, right)
     return found * xp.where(singular, math.nan, xp.ones_like(found))
 
@@ -177,7 +177,7 @@ def _qr(grads: Sequence[Any], x: Any, mode: str, results: Sequence[Any]) -> Any:
     q, r = results
     if rows >= columns:
         return _qr_of_tall(of_q, of_r, q, r)
-    # Columns beyond the first square are Q times the rest of R.
+    # For a wide matrix, only its first square block determines Q; the other columns are Q @ R.
     if of_r is None:
         square = _qr_of_tall(of_q, None, q, part_of(r, -1, 0, rows))
         return xp.concat([square, zeros_like(part_of(x, -1, rows, columns))], axis=-1)
@@ -213,7 +213,7 @@ def _qr_forward(x_t: Any, x: Any, mode: str, results: Sequence[Any]) -> Any:
 
 
 def _qr_forward_of_tall(x_t: Any, q: Any, r: Any) -> Any:
-    # X_t R^-1, as the solution of R^H Y = X_t^H.
+    # X_t R^-1, from the solution Y of R^H Y = X_t^H.
     along = adjoint(_solve_or_nan(adjoint(r), adjoint(x_t)))
     inner = xp.matmul(adjoint(q), along)
     below = xp.tril(inner, k=-1)
@@ -246,7 +246,7 @@ def _svd(grads: Sequence[Any], x_shape: Any, full_matrices: bool, results: Seque
         turned = _skew(xp.matmul(adjoint(u), of_u))
         inner = inner + turned / squares * _right(s)
         if u.dtype.kind == "c":
-            # Above, only what is off the diagonal was divided by the right numbers.
+            # The division above is right off the diagonal only.
             inner = xp.where(_identity(inner), turned / (2 * _right(s)), inner)
     if of_vh is not None:
         turned = masked(~_identity(inner), _skew(xp.matmul(vh, adjoint(of_vh))))
@@ -268,7 +268,7 @@ def _svd_forward(x_t: Any, full_matrices: bool, results: Sequence[Any]) -> Any:
     u, s, vh = results
     rows, columns = u.shape[-2], vh.shape[-1]
     if full_matrices and rows != columns:
-        # Those beyond the singular values are not unique, so that nothing is known of any.
+        # Vectors beyond the singular values are not unique, so that all of them get no tangent.
         count = min(rows, columns)
         [_, s_t, _] = _svd_forward(x_t, False, (u[..., :count], s, vh[..., :count, :]))
         return xp.full_like(u, math.nan), s_t, xp.full_like(vh, math.nan)

@@ -1,4 +1,4 @@
-"""Derivatives of operators that work element by element."""
+"""Derivatives of elementwise operators."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from opdispatch.native.array.derivatives.namespace import (
 
 
 def _sign(grad: Any, x: Any, result: Any) -> Any:
-    """Return the gradient of ``sign``: a complex number's moves along the unit circle."""
+    """Return the gradient of ``sign``: 0 for reals; of complex numbers, along the unit circle."""
     if x.dtype.kind != "c":
         return zeros_like(grad)
     size = xp.abs(x)
-    # The part across, not the rest of the part along: that would be a rounding, over the size.
+    # Compute the tangential part itself: subtracting the radial part would leave its rounding
+    # error, divided by the size.
     across = as_complex(xp.imag(grad * xp.conj(result))) * 1j * result
     return masked(size != 0, across / xp.where(size == 0, 1.0, size))
 
@@ -38,14 +39,14 @@ def _abs_forward(x_t: Any, x: Any) -> Any:
 
 
 def _asin(grad: Any, x: Any) -> Any:
-    # The reciprocal is of x alone: where it is infinite, gradients of zero have been added before.
+    # The factor depends on x alone, as in PyTorch: infinite at 1, where a zero gradient gives NaN.
     return grad * conj(xp.reciprocal(xp.sqrt(1 - x * x)))
 
 
 def _acosh(grad: Any, x: Any) -> Any:
     if x.dtype.kind != "c":
         return grad * xp.reciprocal(xp.sqrt(x * x - 1))
-    return grad / conj(xp.sqrt(x - 1)) / conj(xp.sqrt(x + 1))  # one by one: one of them may be zero
+    return grad / conj(xp.sqrt(x - 1)) / conj(xp.sqrt(x + 1))  # separately, as one may be 0
 
 
 _CONSTANT: Formulas = {"x": zeros_like, RESULT: Forward.CONSTANT}
@@ -87,7 +88,7 @@ UNARY = with_forward(Forward.ELEMENTWISE, _UNARY)
 
 
 def _conj(x: Any) -> Any:
-    """Return the conjugate of a tensor or a number."""
+    """Return the complex conjugate of a tensor or a number."""
     return x.conjugate() if isinstance(x, complex) else x if _is_number(x) else conj(x)
 
 
@@ -96,7 +97,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _log(x: Any) -> Any:
-    """Return the logarithm of a tensor or a number; where it has none, NumPy's result."""
+    """Return the logarithm of a tensor or a number; -inf at 0 and NaN below, as NumPy does."""
     if not _is_number(x):
         return xp.log(x)
     if isinstance(x, complex):
@@ -108,19 +109,19 @@ def _pow_base(grad: Any, x1: Any, x2: Any) -> Any:
     if _is_number(x2):
         return zeros_like(grad) if x2 == 0 else grad * conj(x2 * x1 ** (x2 - 1))
     moves = x2 != 0
-    exponent = xp.where(moves, x2, 1.0)  # masked before it is used: 1 / x1 may be infinite
+    exponent = xp.where(moves, x2, 1.0)  # masked first: 1 / x1 may be infinite
     return masked(moves, grad * conj(exponent * x1 ** (exponent - 1)))
 
 
 def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
     if _is_number(x1) and x1 != 0:
         return grad * conj(result * _log(x1))
-    # A power of zero stays zero.
+    # 0 ** x2 is constant in x2 if the real part of x2 is not negative.
     real = xp.real(x2) if x2.dtype.kind == "c" else x2
     if _is_number(x1):
         return grad * masked(real < 0, conj(result * _log(x1)))
     stays = xp.logical_and(x1 == 0, real >= 0)
-    # Masked before the logarithm, too, which is infinite there, and so are its derivatives.
+    # Mask the argument of the logarithm as well: its value and derivatives are infinite at 0.
     slope = conj(result * xp.log(xp.where(stays, 1.0, x1)))
     return grad * masked(xp.logical_not(stays), slope)
 
@@ -128,8 +129,8 @@ def _pow_exponent(grad: Any, x1: Any, x2: Any, result: Any) -> Any:
 def _larger(grad: Any, x1: Any, x2: Any) -> Any:
     """Return the gradient of ``maximum`` for its first argument.
 
-    This is ``grad`` where ``x1`` is larger, half of it where they are equal, and else 0. Where
-    one is NaN, so is the result, and each argument gets all of ``grad``.
+    It is ``grad`` where ``x1 > x2``, ``grad / 2`` where they are equal, and 0 elsewhere. Where
+    either is NaN, both arguments get ``grad``.
     """
     return masked(xp.logical_not(x1 < x2), xp.where(x1 == x2, grad / 2, grad))
 
@@ -139,7 +140,7 @@ def _smaller(grad: Any, x1: Any, x2: Any) -> Any:
 
 
 def _atan2(product: Any, x1: Any, x2: Any) -> Any:
-    """Divide by the square of the distance from the origin, where that is not zero."""
+    """Return ``product / (x1**2 + x2**2)``, and 0 at the origin."""
     square = x1 * x1 + x2 * x2
     return masked(square != 0, product / xp.where(square == 0, 1.0, square))
 
@@ -149,10 +150,10 @@ def _copysign(grad: Any, x1: Any, result: Any) -> Any:
 
 
 def _floor_divided(x1: Any, x2: Any) -> Any:
-    """Return the number of times that ``remainder`` takes ``x2`` away from ``x1``.
+    """Return the integer n with ``remainder(x1, x2) == x1 - n * x2``.
 
-    That is once where the signs differ and ``x2`` is infinite, of which the standard's
-    ``floor_divide`` knows nothing; and not a number where ``x1`` is infinite.
+    Unlike the standard's ``floor_divide``, n is -1 where ``x2`` is infinite and the signs differ,
+    and NaN where ``x1`` is infinite.
     """
     infinite = (x2 == math.inf) | (x2 == -math.inf)
     differ = ((x1 < 0) != (x2 < 0)) & (x1 != 0)
@@ -161,7 +162,7 @@ def _floor_divided(x1: Any, x2: Any) -> Any:
 
 
 def _exchanged(formula: Formula) -> Formula:
-    """Return the formula of the first of two arguments for the second."""
+    """Return the formula of a symmetric operator's second argument, from that of its first."""
     return lambda grad, x1, x2: formula(grad, x2, x1)
 
 
@@ -201,7 +202,7 @@ _OF_BOTH: dict[str, tuple[Formula, Formula]] = {
 
 
 def _maximum_forward(x1_t: Any, x2_t: Any, x1: Any, x2: Any) -> Any:
-    """Choose the second where one is NaN, as PyTorch does."""
+    """Return the tangent of ``maximum``; where either is NaN, ``x2_t``, as PyTorch does."""
     return _chosen(x1_t, x2_t, x1 > x2, x1 == x2)
 
 
@@ -223,7 +224,7 @@ def _copysign_forward(x1_t: Any, x1: Any, result: Any) -> Any:
 
 
 def _divide_forward(x1_t: Any, x2_t: Any, x2: Any, result: Any) -> Any:
-    """Divide last: a quotient may be too large where the tangent makes it small again."""
+    """Return the tangent of ``divide``, dividing last so that intermediates do not overflow."""
     if x2_t is None:
         return x1_t / x2
     moved = x2_t * result
@@ -257,7 +258,7 @@ def _clip(grad: Any, x: Any, min: Any, max: Any) -> Any:
 
 
 def _clip_forward(x_t: Any, min_t: Any, max_t: Any, x: Any, min: Any, max: Any, result: Any) -> Any:
-    """Choose the tangent of the limit that counts; with a limit of NaN, that of ``x``."""
+    """Return the tangent of the active bound, or ``x_t`` within bounds and for NaN bounds."""
     moved = xp.zeros_like(result) if x_t is None else x_t
     if max is not None:
         moved = xp.where(x > max, 0.0 if max_t is None else max_t, moved)

@@ -1,6 +1,6 @@
-"""Derivatives of Fourier transforms: each is the transform back, with the scale of the other way.
+"""Derivatives of Fourier transforms: the opposite transform, with the adjoint normalization.
 
-Those of real input, or output, are half of a whole one: the other half are conjugates.
+Transforms of real input or output have half of the spectrum: the rest are complex conjugates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from opdispatch.native.array.derivatives.namespace import conj, with_forward, xp
 Axes = Sequence[int]
 
 _BACK = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
-"""The norm of the adjoint, by that of the transform."""
+"""``norm`` of the adjoint transform, by ``norm`` of the transform."""
 
 
 def _cut_to(x: Any, shape: Sequence[int], axes: Axes) -> Any:
@@ -33,13 +33,13 @@ def _complex(name: str) -> Callable[..., Any]:
 
 
 def _of_real(grad: Any, shape: Any, n: int, axes: Axes, norm: str) -> Any:
-    """Return the gradient of ``rfft``'s input; ``n`` is the last extent that was transformed."""
+    """Return the gradient of ``rfft``'s input; ``n`` is the transformed extent of the last axis."""
     whole = xp.fft.ifftn(resized(grad, n, axes[-1]), axes=axes, norm=_BACK[norm])
     return _cut_to(xp.real(whole), shape, axes)
 
 
 def _to_real(grad: Any, shape: Any, n: int, axes: Axes, norm: str) -> Any:
-    """Return the gradient of ``irfft``'s input: elements whose conjugates it adds count twice."""
+    """Return the gradient of ``irfft``'s input: elements with a mirrored conjugate count twice."""
     axis = axes[-1]
     count = grad.shape[axis]
     half = xp.fft.rfftn(grad, axes=axes, norm=_BACK[norm])

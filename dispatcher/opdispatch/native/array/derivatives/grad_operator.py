@@ -1,4 +1,4 @@
-"""``array::grad``: the backward pass as an operator, so that it runs where the graph is."""
+"""``array::grad``: the backward pass as an operator, run in the process that holds the graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCHEMA = (
 
 
 def register_grad(library: Library) -> None:
-    """Define it."""
+    """Define ``grad`` in ``library``."""
     library.define(_SCHEMA)
     library.impl("grad", grad, "CompositeImplicitAutograd")
 
@@ -31,9 +31,9 @@ def grad(
     create_graph: bool,
     allow_unused: bool,
 ) -> list[Any]:
-    """Call ``opdispatch.autograd.grad``; without ``grad_outputs``, these are an empty list.
+    """Return ``opdispatch.autograd.grad`` of these tensors, one gradient or None for each input.
 
-    Raises AutogradError.
+    An empty ``grad_outputs`` means none. Raises AutogradError for arrays that are not tensors.
     """
     if any(not isinstance(each, Tensor) for each in (*outputs, *inputs)):
         raise AutogradError("array::grad is of tensors, and was given an array without a history")

@@ -1,4 +1,4 @@
-"""Derivatives of indexing and assignment, and of taking from places."""
+"""Derivatives of indexing, assignment, ``take`` and ``take_along_axis``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from opdispatch.native.array.derivatives.scatter import add_along, add_at_elemen
 
 
 def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
-    """Return zeros with the gradient where its elements were taken from."""
+    """Return zeros of shape ``x_shape`` with ``grad`` written at the index."""
     whole = zeros_for(x_shape, grad)
     return OPERATORS.setitem_.Tensor(whole, start, stop, step, [], grad)
 
@@ -27,10 +27,8 @@ def _placed(grad: Any, x_shape: Any, start: Any, stop: Any, step: Any) -> Any:
 def _placed_by_arrays(
     grad: Any, x_shape: Any, start: Any, stop: Any, step: Any, indices: Any
 ) -> Any:
-    """Return zeros with the gradient added where its elements were taken from, maybe more than
-    once.
-    """
-    if all(each is None or each.dtype.kind == "b" for each in indices):  # not so by masks
+    """Return zeros of shape ``x_shape`` with ``grad`` added at the index, which may repeat."""
+    if all(each is None or each.dtype.kind == "b" for each in indices):  # masks do not repeat
         whole = zeros_for(x_shape, grad)
         return OPERATORS.setitem_.Tensor(whole, start, stop, step, indices, grad)
     places = OPERATORS.getitem.Tensor(places_of(x_shape, grad.device), start, stop, step, indices)
@@ -38,14 +36,14 @@ def _placed_by_arrays(
 
 
 def _cleared(grad: Any, start: Any, stop: Any, step: Any, indices: Any) -> Any:
-    """Return the gradient of the tensor before the write."""
+    """Return the gradient of the target before the write: ``grad`` with zeros at the index."""
     given = [each for each in indices if each is not None]
     whole = copy_for(grad, *given)
     return OPERATORS.setitem_.Scalar(whole, start, stop, step, indices, 0.0)
 
 
 def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_shape: Any) -> Any:
-    """Return the gradient of the written value, which may have more dimensions, of extent 1."""
+    """Return the gradient of the written value, whose shape may have additional leading ones."""
     if indices:
         part = OPERATORS.getitem.Tensor(grad, start, stop, step, indices)
     else:
@@ -57,7 +55,7 @@ def _written(grad: Any, start: Any, stop: Any, step: Any, indices: Any, value_sh
 def _write_forward(
     x_t: Any, value_t: Any, x: Any, start: Any, stop: Any, step: Any, indices: Any
 ) -> Any:
-    """Return the tangent of ``setitem``: write ``value_t``, or 0, to ``x_t``, or zeros."""
+    """Return the tangent of ``setitem``: ``x_t`` with ``value_t`` written; None counts as zeros."""
     whole = xp.zeros_like(x) if x_t is None else x_t
     if value_t is None:
         return OPERATORS.setitem.Scalar(whole, start, stop, step, indices, 0.0)
@@ -73,11 +71,11 @@ def _take(grad: Any, x_shape: Any, indices: Any, axis: int | None) -> Any:
 
 
 def _take_along_axis(grad: Any, x_shape: Any, indices: Any, axis: int) -> Any:
-    if indices.shape[axis] == 1:  # as of labels: no place is there twice
+    if indices.shape[axis] == 1:  # as for class labels: no place repeats
         extent, column = x_shape[axis], [1] * len(x_shape)
         column[axis] = extent
         places = xp.reshape(xp.arange(extent, device=grad.device), column)
-        if indices.dtype != places.dtype:  # of 8 bits, it may not have room for the extent
+        if indices.dtype != places.dtype:  # an int8 cannot hold a large extent
             indices = xp.astype(indices, places.dtype)
         return masked(xp.remainder(indices, extent) == places, grad)
     places = places_of(x_shape, grad.device)

@@ -21,7 +21,7 @@ from opdispatch.native.array.derivatives.namespace import (
 
 
 def each_matrix(x: Any) -> Any:
-    """Return a number for each matrix in a shape that broadcasts with matrices."""
+    """Return ``x``, one number for each matrix, reshaped to (..., 1, 1)."""
     return xp.expand_dims(xp.expand_dims(x, axis=-1), axis=-1)
 
 
@@ -45,7 +45,7 @@ def _eye(x: Any) -> Any:
 
 
 def _is_singular(x: Any, det: Any) -> Any:
-    """Return whether each matrix has no inverse, or none that has a correct digit."""
+    """Return a mask, of the shape of ``det``, of the matrices singular to working precision."""
     if 0 in x.shape:
         return det == 0
     inverse = xp.linalg.inv(xp.where(each_matrix(det == 0), _eye(x), x))
@@ -54,10 +54,9 @@ def _is_singular(x: Any, det: Any) -> Any:
 
 
 def _adjugate(x: Any) -> Any:
-    """Return the transposed cofactors of matrices, also of those without an inverse.
+    """Return the adjugates (transposed cofactor matrices), also of singular matrices.
 
-    By products and sums alone (Faddeev and Le Verrier), so that it has derivatives of every order
-    everywhere.
+    Uses products and sums only (Faddeev-LeVerrier), so that derivatives of every order exist.
     """
     count = x.shape[-1]
     eye = _eye(x)
@@ -69,7 +68,7 @@ def _adjugate(x: Any) -> Any:
 
 
 def _may_be_any(x: Any, condition: Any) -> bool:
-    """Return whether a condition holds of some matrix, or nothing is known of them."""
+    """Return whether the condition holds for any matrix; True if ``x`` has no elements to test."""
     return not has_elements(x) or bool(xp.any(condition))
 
 
@@ -79,7 +78,7 @@ def _slogdet(grads: Sequence[Any], x: Any, results: Sequence[Any]) -> Any:
         factor = zeros_like(of_sign) if of_log is None else of_log
     elif of_sign is None:
         factor = of_log
-    else:  # a sign moves along the circle, as the imaginary part of the logarithm does
+    else:  # a complex sign moves along the unit circle: the imaginary part of log(det)
         turn = as_complex(xp.imag(of_sign * xp.conj(results[0]))) * 1j
         factor = turn if of_log is None else turn + of_log
     return each_matrix(factor) * adjoint(_inverse_or_nan(x, results[1]))
@@ -94,12 +93,12 @@ def _slogdet_forward(x_t: Any, x: Any, results: Sequence[Any]) -> Any:
 
 
 def _inverse_or_nan(x: Any, log: Any) -> Any:
-    """Return inverses; NaN for singular matrices, whose determinant's logarithm is infinite."""
+    """Return the inverses; NaN for singular matrices, where ``log``, that of ``det``, is -inf."""
     if not _may_be_any(x, xp.isinf(log)):
         return xp.linalg.inv(x)
     is_singular = each_matrix(xp.isinf(log))
     inverse = xp.linalg.inv(xp.where(is_singular, _eye(x), x))
-    # A factor, so that derivatives are not a number, too.
+    # Multiply by NaN instead of replacing, so that higher derivatives are NaN as well.
     return inverse * xp.where(is_singular, math.nan, xp.ones_like(inverse))
 
 
@@ -115,20 +114,20 @@ def _solve_forward(x1_t: Any, x2_t: Any, x1: Any, result: Any, x2_shape: Any) ->
     if x1_t is not None:
         turned = xp.matmul(x1_t, result)
         right = -turned if x2_t is None else x2_t - turned
-    if len(x2_shape) == 1 and right.ndim > 1:  # another vector for each matrix
+    if len(x2_shape) == 1 and right.ndim > 1:  # one vector for each matrix
         return xp.squeeze(xp.linalg.solve(x1, xp.expand_dims(right, axis=-1)), axis=-1)
     return xp.linalg.solve(x1, right)
 
 
 def _solve_right(grad: Any, x1: Any, x2_shape: Any) -> Any:
-    """Return the gradient of each right side where one vector is that of all matrices."""
+    """Return the gradient of ``x2``; a shared vector gets one for each matrix, summed later."""
     if len(x2_shape) > 1:
         return xp.linalg.solve(adjoint(x1), grad)
     return xp.squeeze(xp.linalg.solve(adjoint(x1), xp.expand_dims(grad, axis=-1)), axis=-1)
 
 
 def _matrix_power(grad: Any, x: Any, n: int) -> Any:
-    """Return the sum of all ``x^i grad x^(n-1-i)`` (with adjoints): a block of one power."""
+    """Return the sum over i of ``x^i grad x^(n-1-i)``, with x the adjoint: a block of one power."""
     if n == 0:
         return zeros_like(grad)
     base = adjoint(x if n > 0 else xp.linalg.inv(x))
@@ -140,7 +139,7 @@ def _matrix_power(grad: Any, x: Any, n: int) -> Any:
 
 
 def _pinv(grad: Any, x: Any, result: Any) -> Any:
-    """Return the gradient of ``pinv`` by Golub and Pereyra, for matrices of constant rank."""
+    """Return the gradient of ``pinv`` by Golub and Pereyra, valid where the rank is constant."""
     # https://doi.org/10.1137/0710036
     a, p, g = x, result, adjoint(grad)
     ph = adjoint(p)
@@ -162,7 +161,7 @@ def _pinv_forward(x_t: Any, x: Any, result: Any) -> Any:
 
 
 def _diagonal(grad: Any, x_shape: Any, offset: int) -> Any:
-    """Return zeros with the gradient on the diagonal."""
+    """Return zeros of shape ``x_shape`` with ``grad`` on the diagonal."""
     rows, columns = x_shape[-2:]
     before = min(max(0, -offset), rows)
     rest = list(grad.shape)
@@ -177,7 +176,7 @@ def _diagonal(grad: Any, x_shape: Any, offset: int) -> Any:
 
 
 def _diagonal_mask(rows: int, columns: int, offset: int, like: Any) -> Any:
-    farthest = max(rows, columns)  # beyond which all diagonals are empty
+    farthest = max(rows, columns)  # diagonals beyond are empty
     k = max(-farthest, min(offset, farthest))
     return xp.eye(rows, columns, k=k, dtype=xp.bool, device=like.device)
 

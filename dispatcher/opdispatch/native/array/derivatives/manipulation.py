@@ -1,4 +1,4 @@
-"""Derivatives of operators that move, cut and join."""
+"""Derivatives of operators that reshape, permute, split and join."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Shape = Sequence[int]
 
 
 def part_of(x: Any, axis: int, start: int, stop: int) -> Any:
-    """Return the slice from ``start`` to before ``stop`` of one dimension."""
+    """Return the slice ``start:stop`` along ``axis``."""
     return x[(*(slice(None),) * (axis % x.ndim), slice(start, stop))]
 
 
 def cut(grad: Any, extents: Sequence[int], axis: int) -> list[Any]:
-    """Split the gradient into parts of those extents, one after the other."""
+    """Split ``grad`` along ``axis`` into consecutive parts of those extents."""
     parts, start = [], 0
     for extent in extents:
         parts.append(part_of(grad, axis, start, start + extent))
@@ -27,7 +27,7 @@ def cut(grad: Any, extents: Sequence[int], axis: int) -> list[Any]:
 
 
 def resized(x: Any, extent: int, axis: int) -> Any:
-    """Cut at the end of a dimension, or with zeros there."""
+    """Return ``x`` truncated or padded with zeros at the end of ``axis`` to ``extent``."""
     given = x.shape[axis]
     if given >= extent:
         return x if given == extent else part_of(x, axis, 0, extent)
@@ -87,14 +87,14 @@ def _tile(grad: Any, x_shape: Shape, repetitions: Sequence[int]) -> Any:
 
 
 def _astype(grad: Any, x_device: str) -> Any:
-    """Return the gradient, moved back to the device of the argument."""
+    """Return the gradient, moved to the device of the argument."""
     if grad.device == x_device:
         return grad
     return xp.astype(grad, grad.dtype, device=x_device)
 
 
 _MANIPULATION: dict[str, Formulas] = {
-    # The engine gives a gradient the type of what it is of, and adds up what was spread.
+    # The engine casts gradients to the input's dtype, and sums over broadcast dimensions.
     "_conj": {"x": lambda grad: conj(grad)},
     "_neg_view": {"x": lambda grad: -grad},
     "astype": {"x": _astype},

@@ -1,6 +1,6 @@
-"""The namespace that formulas are written in: ``opdispatch.array_api``, imported when one is used.
+"""The namespace ``xp`` of formulas: ``opdispatch.array_api``, imported on first use.
 
-The operators that it calls are registered before their derivatives are.
+Formulas may call all of its operators: these are registered before their derivatives.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class _Namespace:
 
 xp: Any = _Namespace(array_namespace)
 OPERATORS: Any = _Namespace(array_operators)
-"""``OPERATORS.getitem`` and others that the standard has as no functions."""
+"""Operators that are not functions of the standard, such as ``OPERATORS.getitem``."""
 
 
 def conj(x: Any) -> Any:
-    """Return the complex conjugate; real tensors as they are, without a copy."""
+    """Return the complex conjugate; a real ``x`` is returned itself."""
     return xp.conj(x) if x.dtype.kind == "c" else x
 
 
@@ -54,27 +54,27 @@ def masked(mask: Any, x: Any) -> Any:
 
 
 def with_forward(forward: Forward, table: Mapping[str, Formulas]) -> dict[str, Formulas]:
-    """Return the entries of a table with that forward mode, where they say no other."""
+    """Return ``table`` with ``forward`` as the forward-mode formula of entries without one."""
     return {name: {RESULT: forward, **formulas} for name, formulas in table.items()}
 
 
 def direction(x: Any) -> Any:
-    """Return the sign of ``x``; of real numbers as a constant.
+    """Return the sign of ``x``; detached for real numbers.
 
-    Its own gradient of zeros would be NaN where it is multiplied by an infinity.
+    Otherwise its zero gradient would become NaN where it is multiplied by an infinity.
     """
     return xp.sign(x if x.dtype.kind == "c" else x.detach())
 
 
 def zeros_for(shape: Any, grad: Any, *others: Any) -> Any:
-    """Return zeros like ``grad`` in all but the shape, of which parts can be written to.
+    """Return writable zeros of that shape, with the dtype and device of ``grad``.
 
-    Where ``grad`` or the others are batched by ``vmap``, so are they.
+    They are batched by ``vmap`` if ``grad`` or any of ``others`` is, so that these can be written.
     """
     whole = xp.zeros(shape, dtype=grad.dtype, device=grad.device)
     return with_room_for(whole, grad, *others)
 
 
 def copy_for(grad: Any, *others: Any) -> Any:
-    """Return a copy of ``grad`` that parts of the others, or at their places, can be written to."""
+    """Return a writable copy of ``grad``, batched by ``vmap`` if any of ``others`` is."""
     return with_room_for(+grad, *others)

@@ -1,4 +1,4 @@
-"""The operators whose results are constant."""
+"""Operators without a derivative."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ CONSTANT = (
     *("linalg_matrix_rank", "linalg_matrix_rank.Tensor"),
     *("empty_like", "full_like", "ones_like", "zeros_like"),
 )
-"""Their results are no numbers with gradients, or do not depend on what is given: calls leave
-nothing behind, whatever requires gradients."""
+"""Operators whose results never require gradients: not differentiable, or independent of the
+argument values. Autograd records no node for them."""

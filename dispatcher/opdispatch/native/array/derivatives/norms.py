@@ -26,7 +26,7 @@ def _vector_norm(
 ) -> Any:
     grad, norm = kept(grad, x.shape, axis, keepdims), kept(result, x.shape, axis, keepdims)
     if ord == 0:
-        return None  # nothing goes back, whatever comes before
+        return None  # no gradient flows to x
     if ord in (math.inf, -math.inf):
         return direction(x) * shared(grad, xp.abs(x) == norm, axis)
     slope = _slope_of_powers(x, ord)
@@ -34,7 +34,7 @@ def _vector_norm(
 
 
 def _slope_of_powers(x: Any, ord: float) -> Any:
-    """Return the derivative of the sum of powers of sizes, divided by ``ord``."""
+    """Return the derivative of ``sum(abs(x) ** ord)``, divided by ``ord``."""
     if ord == 2:
         return x
     if ord > 2:
@@ -43,7 +43,7 @@ def _slope_of_powers(x: Any, ord: float) -> Any:
 
 
 def _divisor(norm: Any, ord: float) -> Any:
-    """Return what the slope of powers is divided by: nothing moves the norm of zeros."""
+    """Return ``norm ** (ord - 1)``; infinity for zero norms if ``ord > 1``: their gradient is 0."""
     divisor = xp.where(norm != 0, norm, math.inf) if ord > 1 else norm
     return divisor if ord == 2 else divisor ** (ord - 1)
 
@@ -57,7 +57,7 @@ def _vector_norm_forward(
         mask = xp.abs(x) == kept(result, x.shape, axis, keepdims)
         return mean_of(conj(direction(x)) * x_t, mask, axis, keepdims)
     moved = sum_of_moved(conj(_slope_of_powers(x, ord)), x_t, axis, keepdims)
-    # Divided at the end: what is infinite there, or zero, is so of all elements.
+    # Divide last: the divisor is common to all elements, and may be 0 or infinite.
     return moved if ord == 1 else moved / _divisor(result, ord)
 
 
@@ -75,13 +75,13 @@ def _matrix_norm(grad: Any, x: Any, keepdims: bool, ord: Any, result: Any) -> An
         u, s, vh = xp.linalg.svd(x, full_matrices=False)
         values = xp.expand_dims(s, axis=-2)
         return xp.matmul(u * (grad if ord == "nuc" else _of_one(grad, values, ord)), vh)
-    # Of the sums of the sizes in each column, or in each row.
+    # The 1-norm and inf-norm are extrema of the absolute sums of columns and rows.
     sums = xp.sum(xp.abs(x), axis=-2 if abs(ord) == 1 else -1, keepdims=True)
     return direction(x) * _of_one(grad, sums, ord)
 
 
 def _of_one(grad: Any, values: Any, ord: Any) -> Any:
-    """Return the gradient of the largest or smallest element, shared by those that are equal."""
+    """Return the gradient of the maximum or minimum of ``values``, shared equally among ties."""
     choose = xp.max if ord > 0 else xp.min
     return shared(grad, values == choose(values, axis=_MATRIX, keepdims=True), _MATRIX)
 

@@ -33,15 +33,15 @@ def _matmul_second(grad: Any, x1: Any, x2_shape: Any) -> Any:
         return conj(x1) * grad if len(x2_shape) == 1 else _column(conj(x1)) * _row(grad)
     if len(x2_shape) == 1 and x1.ndim > 2:
         return xp.squeeze(xp.matmul(adjoint(x1), _column(grad)), axis=-1)
-    if len(x2_shape) == 2 and x1.ndim > 2:  # one product instead of many that are added up
-        rows = math.prod(x1.shape[:-1])  # without elements, -1 might be any number
+    if len(x2_shape) == 2 and x1.ndim > 2:  # one product instead of a batch to sum
+        rows = math.prod(x1.shape[:-1])  # -1 is ambiguous for empty arrays
         x1 = xp.reshape(x1, (rows, x1.shape[-1]))
         grad = xp.reshape(grad, (rows, grad.shape[-1]))
     return xp.matmul(adjoint(x1), grad)
 
 
 def _contracted(axes: Axes, ndim1: int, ndim2: int) -> tuple[list[int], list[int]]:
-    """Return the pairs of axes of the first and the second that were multiplied."""
+    """Return the contracted axes of both arguments as nonnegative numbers, in pairs."""
     if isinstance(axes, int):
         return [*range(ndim1 - axes, ndim1)], [*range(axes)]
     first, second = axes
@@ -49,7 +49,7 @@ def _contracted(axes: Axes, ndim1: int, ndim2: int) -> tuple[list[int], list[int
 
 
 def _ordered(x: Any, axes: Sequence[int]) -> Any:
-    """Return ``x`` with each dimension where ``axes`` says that it belongs."""
+    """Return ``x`` permuted so that dimension n becomes dimension ``axes[n]``."""
     return xp.permute_dims(x, [axes.index(n) for n in range(len(axes))])
 
 
@@ -87,7 +87,7 @@ _PRODUCTS: dict[str, Formulas] = {
     "matmul": {"x1": _matmul_first, "x2": _matmul_second},
     "tensordot": _TENSORDOT,
     "tensordot.dims": _TENSORDOT,
-    # Its first argument is conjugated.
+    # vecdot conjugates its first argument.
     "vecdot": {
         "x1": lambda grad, x2, axis: conj(xp.expand_dims(grad, axis=axis)) * x2,
         "x2": lambda grad, x1, axis: xp.expand_dims(grad, axis=axis) * x1,

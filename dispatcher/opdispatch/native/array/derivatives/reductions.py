@@ -21,7 +21,7 @@ def _axes_of(shape: Sequence[int], axis: Axes) -> list[int]:
 
 
 def kept(grad: Any, shape: Sequence[int], axis: Axes, keepdims: bool) -> Any:
-    """Add the dimensions that a reduction of that shape took away, so that it broadcasts."""
+    """Return ``grad`` of a reduction with the reduced axes as extents of 1, to broadcast with x."""
     if keepdims or not grad.shape:
         return grad
     axes = _axes_of(shape, axis)
@@ -29,7 +29,7 @@ def kept(grad: Any, shape: Sequence[int], axis: Axes, keepdims: bool) -> Any:
 
 
 def _sum(grad: Any, x_shape: Any, axis: Axes, keepdims: bool) -> Any:
-    """Return the gradient of ``sum``: each element's is that of its sum."""
+    """Return the gradient of ``sum``: ``grad``, broadcast to ``x_shape``."""
     return xp.broadcast_to(kept(grad, x_shape, axis, keepdims), x_shape)
 
 
@@ -48,10 +48,10 @@ def _var(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool) -> Any:
 
 
 def _deviates(x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
-    """Return where numbers whose deviation is ``result`` are not all equal.
+    """Return a mask of the results whose numbers are not all equal.
 
-    The mean of equal numbers is rounded and need not be that number, so that a rounding may be all
-    that their deviation is.
+    ``result != 0`` does not suffice: the mean of equal numbers is rounded, so that their standard
+    deviation may be a rounding error.
     """
     if 0 in x.shape:
         return result != 0
@@ -62,25 +62,25 @@ def _deviates(x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
 
 
 def _std(grad: Any, x: Any, axis: Axes, correction: Any, keepdims: bool, result: Any) -> Any:
-    """Zero where all numbers are equal, as PyTorch's."""
+    """Return the gradient of ``std``, which is 0 where all numbers are equal, as in PyTorch."""
     deviates = _deviates(x, axis, keepdims, result)
     of_var = masked(deviates, grad / xp.where(deviates, 2 * result, 1.0))
     return _var(of_var, x, axis, correction, keepdims)
 
 
 def shared(grad: Any, mask: Any, axis: Axes) -> Any:
-    """Return a gradient shared in equal parts where the mask is set."""
+    """Return ``grad`` divided equally among the elements along ``axis`` where ``mask`` is set."""
     return masked(mask, grad / xp.sum(xp.astype(mask, grad.dtype), axis=axis, keepdims=True))
 
 
 def mean_of(x_t: Any, mask: Any, axis: Axes, keepdims: bool) -> Any:
-    """Return the mean of a tangent where the mask is set; NaN where it is set nowhere."""
+    """Return the mean along ``axis`` of the tangent where ``mask`` is set; NaN if nowhere."""
     count = xp.sum(xp.astype(mask, x_t.dtype), axis=axis, keepdims=keepdims)
     return xp.sum(masked(mask, x_t), axis=axis, keepdims=keepdims) / count
 
 
 def _extremum(grad: Any, x: Any, axis: Axes, keepdims: bool, result: Any) -> Any:
-    """Return the gradient of the largest or smallest elements, which share it."""
+    """Return the gradient of ``max`` or ``min``, shared equally among ties."""
     mask = x == kept(result, x.shape, axis, keepdims)
     return shared(kept(grad, x.shape, axis, keepdims), mask, axis)
 
@@ -89,22 +89,22 @@ def _extremum_forward(x_t: Any, x: Any, axis: Axes, keepdims: bool, result: Any)
     return mean_of(x_t, x == kept(result, x.shape, axis, keepdims), axis, keepdims)
 
 
-# -- products: that of the others cannot be had by dividing zeros and infinities -------------------
+# -- products: dividing by an element fails if it is zero, or the product zero or infinite ---------
 
 
 def _cannot_divide(x: Any, product: Any) -> bool:
-    """Return whether an element may be zero, or the product not finite, or too small."""
+    """Return whether a product may be 0 or not finite, so that dividing it by an element fails."""
     if not has_elements(x):
         return True
     return not bool(xp.all(xp.logical_and(product != 0, xp.isfinite(product))))
 
 
 def product_of_others(x: Any) -> Any:
-    """Return for each element the product of all others of the last dimension."""
+    """Return for each element the product of all others along the last dimension."""
     count = x.shape[-1]
     if not count:
         return x
-    # The product of all is left out: its own derivative is NaN where infinity meets zero.
+    # Leave out the product of all elements: its derivative is NaN for an infinity times zero.
     earlier, later = part_of(x, -1, 0, count - 1), xp.flip(part_of(x, -1, 1, count), axis=-1)
     before = xp.cumulative_prod(earlier, axis=-1, include_initial=True)
     after = xp.cumulative_prod(later, axis=-1, include_initial=True)
@@ -131,9 +131,7 @@ def _sums_from_the_end(x: Any, axis: int) -> Any:
 
 
 def _along(x: Any, axis: int | None) -> tuple[Any, int]:
-    """Return ``x`` with at least one dimension, and the axis, which may be omitted where there is
-    one.
-    """
+    """Return ``x`` with at least one dimension, and ``axis``, 0 if it is None."""
     return (x if x.shape else xp.reshape(x, (1,))), 0 if axis is None else axis
 
 
@@ -159,9 +157,9 @@ def _cumulative_prod(
         return xp.reshape(gradient, given)
     if x.shape[axis] == 0:
         return xp.zeros_like(xp.reshape(x, given))
-    # From the last element to the first: what comes after it is worth one sum for each.
+    # Work backwards: each suffix sum follows from the next in one step.
     each_x, each_grad = xp.unstack(conj(x), axis=axis), xp.unstack(grad, axis=axis)
-    # The product of all is left out: its own derivative is NaN where infinity meets zero.
+    # Leave out the product of all elements: its derivative is NaN for an infinity times zero.
     earlier = part_of(conj(x), axis, 0, x.shape[axis] - 1)
     before = xp.unstack(xp.cumulative_prod(earlier, axis=axis), axis=axis)
     later, parts = None, []
@@ -175,7 +173,7 @@ def _cumulative_prod(
 
 
 def _of_differences(grad: Any, extent: int, axis: int, n: int) -> Any:
-    """Return the gradient of the argument of ``n`` differences, of that extent."""
+    """Return the gradient of the argument of ``diff``, of that extent along ``axis``."""
     if grad.shape[axis] == 0:
         shape = list(grad.shape)
         shape[axis] = extent
@@ -225,7 +223,7 @@ def _cumulative_prod_forward(
         before = xp.concat([xp.ones_like(part_of(x, axis, 0, 1)), before], axis=axis)
     else:
         before = part_of(before, axis, 0, x.shape[axis])
-    # Each element's own part, times what comes after it.
+    # The tangent of each element, times the product of the elements before it.
     is_finite = has_elements(x) and bool(xp.all(xp.isfinite(before) & xp.isfinite(x)))
     by = operator.mul if is_finite else moved_by
     own = xp.unstack(by(before, x_t), axis=axis)
