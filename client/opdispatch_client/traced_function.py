@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from opdispatch import Graph
 from opdispatch.errors import ArgumentError
-from opdispatch.tracing.structure import constant_key, leaves, map_leaves
+from opdispatch.tracing.pytree import constant_key, leaves, map_leaves
 from opdispatch_client.program_recording import Placeholder, Recording, is_remote_or_tensor
 from opdispatch_wire.nesting import ValueCount, check_nesting
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from opdispatch.errors import ArgumentError
 from opdispatch.local_state.tracing_state import is_traced, record_awaited, traces
-from opdispatch.tracing.structure import leaves
+from opdispatch.tracing.pytree import leaves
 from opdispatch_client.aio.calls import AsyncCalls
 from opdispatch_client.aio.remote_calls import AsyncRemoteCalls
 from opdispatch_client.aio.remote_tensor import AsyncRemoteTensor

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from opdispatch.local_state.tracing_state import is_traced, record_call, traces, warn_of_trace
-from opdispatch.tracing.structure import leaves
+from opdispatch.tracing.pytree import leaves
 from opdispatch_client.blocking.calls import BlockingCalls
 from opdispatch_client.blocking.ordered_results import OrderedResults
 from opdispatch_client.blocking.remote_calls import RemoteCalls

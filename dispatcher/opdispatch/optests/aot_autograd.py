@@ -22,7 +22,7 @@ from opdispatch.optests.fake_tensor import NOT_FAKED, call_with_fakes, compare_f
 from opdispatch.optests.sample import Sample, array_of, check_close, off_leaf, tensors_in
 from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing import trace
-from opdispatch.tracing.structure import leaves
+from opdispatch.tracing.pytree import leaves
 
 _WHAT = ("results", "tensors that were given, afterwards,", "gradients")
 

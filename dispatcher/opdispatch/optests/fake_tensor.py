@@ -12,7 +12,7 @@ from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runti
 from opdispatch.modes.fake_tensor import FakeTensorMode
 from opdispatch.optests.sample import Sample, describe, off_leaf, tensors_in
 from opdispatch.tensors.tensor import Tensor
-from opdispatch.tracing.structure import leaves
+from opdispatch.tracing.pytree import leaves
 
 _META = to_runtime_key(DispatchKey.Dense, BackendComponent.Meta)
 

@@ -26,7 +26,7 @@ from opdispatch.errors import OpCheckError
 from opdispatch.local_state.lazy_imports import array_namespace
 from opdispatch.tensors.generator import Generator, with_default_generators
 from opdispatch.tensors.tensor import Tensor
-from opdispatch.tracing.structure import leaves, map_leaves
+from opdispatch.tracing.pytree import leaves, map_leaves
 
 # The relative and absolute tolerances of torch.testing.assert_close.
 _TOLERANCES = {

@@ -3,7 +3,7 @@ service.
 
 From the bottom up::
 
-    structure               lists, tuples and dicts with tensors in them
+    pytree                  lists, tuples and dicts with tensors in them
     unique_names            names of values
     node                    nodes and values of a graph
     graph_data              base of ``Graph``: its nodes and values

@@ -28,8 +28,8 @@ from opdispatch.tracing.node import (
     Value,
     values_in,
 )
+from opdispatch.tracing.pytree import constant_key, map_leaves
 from opdispatch.tracing.replay import Replay, compile_replay
-from opdispatch.tracing.structure import constant_key, map_leaves
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.dispatcher import Dispatcher

@@ -30,7 +30,7 @@ from opdispatch.tracing.node import (
     Value,
     values_in,
 )
-from opdispatch.tracing.structure import leaves
+from opdispatch.tracing.pytree import leaves
 from opdispatch.tracing.unique_names import RESERVED
 
 FORMAT, VERSION = "opdispatch graph", 1

@@ -29,7 +29,7 @@ from opdispatch.tracing.node import (
     Value,
     facts_in,
 )
-from opdispatch.tracing.structure import leaves, map_leaves
+from opdispatch.tracing.pytree import leaves, map_leaves
 from opdispatch.tracing.unique_names import UniqueNames
 
 if TYPE_CHECKING:

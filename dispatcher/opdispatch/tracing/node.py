@@ -10,7 +10,7 @@ from typing import Any
 
 from opdispatch.arrays import device_of, find_key_bits, find_layout
 from opdispatch.schema.function_schema import FunctionSchema
-from opdispatch.tracing.structure import leaves, map_leaves
+from opdispatch.tracing.pytree import leaves, map_leaves
 
 
 class Source(StrEnum):

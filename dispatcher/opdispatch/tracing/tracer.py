@@ -28,7 +28,7 @@ from opdispatch.tensors.tensor import Tensor
 from opdispatch.tracing.graph import Graph
 from opdispatch.tracing.graph_recorder import GraphRecorder
 from opdispatch.tracing.node import Parameter
-from opdispatch.tracing.structure import map_leaves, named_leaves
+from opdispatch.tracing.pytree import map_leaves, named_leaves
 
 if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
