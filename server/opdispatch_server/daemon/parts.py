@@ -20,8 +20,8 @@ from opdispatch_server.daemon.calls.interpreter_queues import InterpreterQueues
 from opdispatch_server.daemon.calls.kernel_runs import KernelRuns
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
 from opdispatch_server.daemon.calls.quotas import QuotaLimits, Quotas
-from opdispatch_server.daemon.calls.recovery import CallRecovery
 from opdispatch_server.daemon.calls.router import CallRouter
+from opdispatch_server.daemon.calls.wait_for_ready import WaitForReady
 from opdispatch_server.daemon.environments.interpreter_packages import Bootstrap
 from opdispatch_server.daemon.environments.store import EnvironmentStore
 from opdispatch_server.daemon.interpreter_events import InterpreterEvents
@@ -99,7 +99,7 @@ class DaemonParts:
             self.routes,
             self.queues,
             self.runs,
-            self._recovery,
+            self._wait_for_ready,
             self.values,
             self.keeps,
             self._programs,
@@ -115,7 +115,7 @@ class DaemonParts:
             self.sessions,
             self.queues,
             self.runs,
-            self._recovery,
+            self._wait_for_ready,
             self.values,
             self.blame,
             self._alone,
@@ -139,8 +139,8 @@ class DaemonParts:
         )
 
     @cached_property
-    def _recovery(self) -> CallRecovery:
-        return CallRecovery(self.libraries.settling, self.queue_limits)
+    def _wait_for_ready(self) -> WaitForReady:
+        return WaitForReady(self.libraries.availability, self.queue_limits)
 
     @cached_property
     def _alone(self) -> AloneRuns:

@@ -7,7 +7,7 @@ interpreter, interpreter_settings,
 heartbeat, returning_interpreter            the session with the daemon, and reconnecting
 registrar                                   the daemon's instructions, carried out in order
 lost_device                                 the end of an interpreter whose device has failed
-running_code                                the library that a log record comes from
+kernel_log_filter                           the kernel that a log record comes from
 
 Each folder imports from those below it:
 

@@ -32,8 +32,8 @@ from opdispatch_server.parent_watch import die_with_parent
 from opdispatch_server.serving.run_folder import RunFolder
 from opdispatch_server.worker.interpreter import Interpreter
 from opdispatch_server.worker.interpreter_settings import InterpreterSettings
+from opdispatch_server.worker.kernel_log_filter import KernelLogFilter
 from opdispatch_server.worker.returning_interpreter import ReturningInterpreter
-from opdispatch_server.worker.running_code import RunningCode
 from opdispatch_wire.addresses import AddressError, check_socket_owner, is_loopback
 from opdispatch_wire.channel import channel_options
 from opdispatch_wire.credentials import NO_CREDENTIALS, Credentials
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     GUARD.install()
     GUARD.own_descriptor(die_with_parent(options.parent))
     configure_logging(options.log_level, RELAY)
-    add_filter(RunningCode(process_recorder()))
+    add_filter(KernelLogFilter(process_recorder()))
     settings = InterpreterSettings(
         daemon=options.daemon,
         listen=options.listen,
@@ -106,7 +106,7 @@ def run_user_interpreter(
             listen = folder.socket("calls.sock")
         _tell_of_trouble()
         GUARD.install()
-        add_filter(RunningCode(process_recorder()))
+        add_filter(KernelLogFilter(process_recorder()))
 
         numbers = itertools.count(1)
 

@@ -18,8 +18,12 @@ from opdispatch_server.daemon.calls.nested import RunningKernel
 from opdispatch_server.daemon.calls.program_interpreter_choice import ProgramInterpreterChoice
 from opdispatch_server.daemon.calls.program_plans import ProgramPlan, ProgramPlans
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
-from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
+from opdispatch_server.daemon.calls.wait_for_ready import (
+    LibraryAwayError,
+    WaitForReady,
+    end_of_patience,
+)
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
@@ -70,13 +74,13 @@ class ProgramRouter:
         sessions: InterpreterSessions,
         queues: InterpreterQueues,
         runs: KernelRuns,
-        recovery: CallRecovery,
+        wait_for_ready: WaitForReady,
         table: RemoteValueTable,
         blame: Blame,
         alone: AloneRuns,
     ) -> None:
         self._find_waiting = libraries.catalog.find_waiting
-        self._recovery = recovery
+        self._wait_for_ready = wait_for_ready
         self._plans = ProgramPlans(operators, libraries.catalog.newest)
         self._placement = libraries.placement
         self._choice = ProgramInterpreterChoice(sessions, libraries)
@@ -108,8 +112,8 @@ class ProgramRouter:
             inputs = await self._look_at_inputs(request, remote)
             plan = await self._plans.get(request.program)
             if (away := self._find_away(plan)) is not None:
-                refusal = self._recovery.refusal(away)
-                if self._recovery.is_hopeless(away.library):
+                refusal = self._wait_for_ready.refusal(away)
+                if self._wait_for_ready.is_hopeless(away.library):
                     raise refusal
                 name = away.library.name
                 await wait(lambda version, name=name: version.name == name, refusal)  # type: ignore[misc]
@@ -131,7 +135,7 @@ class ProgramRouter:
                     raise
                 patience = patience or end_of_patience(context)
                 change, size = self._placement.wait_for_change, context.size_of(request)
-                await self._recovery.wait_for(change, error, size, patience)
+                await self._wait_for_ready.wait_for(change, error, size, patience)
                 continue
             request.operator = plan.description
             try:

@@ -29,11 +29,15 @@ from opdispatch_server.daemon.calls.nested import (
 from opdispatch_server.daemon.calls.profile_events import add_daemon_events, note_received
 from opdispatch_server.daemon.calls.program_router import ProgramRouter
 from opdispatch_server.daemon.calls.queue_deadline import queue_deadline
-from opdispatch_server.daemon.calls.recovery import CallRecovery, LibraryAwayError, end_of_patience
 from opdispatch_server.daemon.calls.relay_plan import RelayedCall
 from opdispatch_server.daemon.calls.replica_choice import choose_replica
 from opdispatch_server.daemon.calls.retry import Retries, may_run_twice
 from opdispatch_server.daemon.calls.trace_line import line_of_choice, put_first
+from opdispatch_server.daemon.calls.wait_for_ready import (
+    LibraryAwayError,
+    WaitForReady,
+    end_of_patience,
+)
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
@@ -83,7 +87,7 @@ class CallRouter:
         routes: DirectRoutes,
         queues: InterpreterQueues,
         runs: KernelRuns,
-        recovery: CallRecovery,
+        wait_for_ready: WaitForReady,
         values: RemoteValueTable,
         keeps: DirectKeeps,
         programs: ProgramRouter,
@@ -97,7 +101,7 @@ class CallRouter:
         self._routes = routes
         self._queues = queues
         self._runs = runs
-        self._recovery = recovery
+        self._wait_for_ready = wait_for_ready
         self._values = values
         self._keeps = keeps
         self._programs = programs
@@ -205,7 +209,7 @@ class CallRouter:
     async def drain(self, grace: float) -> bool:
         """Refuse new calls and wait for those in flight; return False if they need longer."""
         self._draining = True
-        self._recovery.close()
+        self._wait_for_ready.close()
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
@@ -247,8 +251,8 @@ class CallRouter:
                 reply = await self._forward(request, context, choice, progress, remote)
                 break
             except LibraryAwayError as away:
-                refusal = self._recovery.refusal(away)
-                if not progress.may_wait or self._recovery.is_hopeless(away.library):
+                refusal = self._wait_for_ready.refusal(away)
+                if not progress.may_wait or self._wait_for_ready.is_hopeless(away.library):
                     raise refusal from None
                 name = away.library.name
                 await self._wait(
@@ -312,7 +316,9 @@ class CallRouter:
         if progress.patience is None:
             progress.patience = end_of_patience(context)
         try:
-            await self._recovery.wait(affects, error, context.size_of(request), progress.patience)
+            await self._wait_for_ready.wait(
+                affects, error, context.size_of(request), progress.patience
+            )
         except OpdispatchError:
             if self._draining:  # the next daemon may run it: only a call like this one waits
                 raise stopping_error("the call may run at the next one") from error

@@ -9,7 +9,7 @@ loading, load_race, placement    loading: concurrent loads, choice of interprete
 steady_report                    progress reports during long steps
 staging                          imported in an interpreter, not yet published
 publication, batch_comparison,
-followers                        publication in every process, atomic
+instructions                     publication in every process, atomic
 replica_joining                  more interpreters for what is published, or fewer
 unloading, rollback              which version is active then, and what is kept
 retirement                       the end of replaced and unloaded versions, after their calls
@@ -19,7 +19,7 @@ scaling                          keeps each library in the wanted number of inte
 interpreter_pools                interpreters reserved for a library
 draining                         which interpreters are drained
 device_holders                   which interpreters have which devices
-settling                         libraries that have lost their interpreters
+availability                     libraries that have lost their interpreters
 wait_reasons                     what a library waits for, in words
 journaled_changes,
 journal_replay                   writing the journal, and restoring from it

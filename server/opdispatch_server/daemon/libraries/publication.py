@@ -26,9 +26,9 @@ from opdispatch_server.daemon.interpreters.session import InterpreterSession, ch
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
 from opdispatch_server.daemon.libraries.batch_comparison import check_same_batch
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
-from opdispatch_server.daemon.libraries.followers import (
+from opdispatch_server.daemon.libraries.instructions import (
     INSTRUCTION_TIMEOUT,
-    Followers,
+    InterpreterInstructions,
     StopInterpreter,
     finish,
     instruction_timeout,
@@ -80,10 +80,10 @@ class LibraryPublication:
         self._operators = operators
         self._store = store
         self._kill_interpreter = kill_interpreter
-        self._followers = Followers(sessions, kill_interpreter)
-        self.staging = LibraryStaging(self._followers, store, kill_interpreter, judge)
+        self._instructions = InterpreterInstructions(sessions, kill_interpreter)
+        self.staging = LibraryStaging(self._instructions, store, kill_interpreter, judge)
         self.joining = ReplicaJoining(
-            self._order, self._followers, self.staging, routes, kill_interpreter
+            self._order, self._instructions, self.staging, routes, kill_interpreter
         )
         self._collections = FullCollections()
 
@@ -155,7 +155,7 @@ class LibraryPublication:
                 )
                 # Posted while ``_order`` is held, to keep their order, but awaited after it: a slow
                 # interpreter delays no other load.
-                mirrors = self._followers.mirror_everywhere(version, above)
+                mirrors = self._instructions.mirror_everywhere(version, above)
         await finish(mirrors)
 
     async def bring_back(
@@ -191,17 +191,17 @@ class LibraryPublication:
                     for replica in others:
                         replica.state = ReplicaState.SERVING
                     raise
-            following = self._followers.mirror_everywhere(version)
+            instructed = self._instructions.mirror_everywhere(version)
             for replica in version.replicas:
                 if replica.session is not session:
                     message = pb.DaemonMessage(restore=restore)
-                    following += self._followers.post(
+                    instructed += self._instructions.post(
                         replica.session,
                         message,
                         self.joining.once_committed(replica),
                         timeout=instruction_timeout(version),
                     )
-        await finish(following)
+        await finish(instructed)
 
     async def retire(self, version: LibraryVersion, *, keep: bool) -> None:
         """Undo a version in every interpreter; its holders keep the code if ``keep`` is true.
@@ -214,10 +214,10 @@ class LibraryPublication:
         async with self._order:
             if version.is_active or version.load_id != load_id:
                 return
-            following = self._followers.retire_everywhere(version, keep=keep)
+            instructed = self._instructions.retire_everywhere(version, keep=keep)
             if not keep:
                 version.replicas = []  # a rollback imports it again
-        await finish(following)
+        await finish(instructed)
 
     async def find_disagreements(
         self, versions: Callable[[], Iterable[LibraryVersion]]
@@ -225,7 +225,7 @@ class LibraryPublication:
         """Return how interpreters differ from the daemon, in words, once they are up to date."""
         async with self._order:  # all instructions of the last publication have been posted
             active = {each.load_id: each for each in versions() if each.is_active}
-            reports = self._followers.ask_for_reports()
+            reports = self._instructions.ask_for_reports()
         if not reports:
             return []
         await asyncio.wait(reports.values(), timeout=INSTRUCTION_TIMEOUT)
@@ -254,7 +254,7 @@ class LibraryPublication:
         for version in versions:
             version.state = state  # first: the state explains why an operator no longer exists
             if state is VersionState.WAITING:
-                self._followers.retire_everywhere(version, keep=False)
+                self._instructions.retire_everywhere(version, keep=False)
         if not published:
             return
         handles = list(chain.from_iterable(version.handles for version in published))
@@ -302,7 +302,7 @@ class LibraryPublication:
                 posted = session.post(instruction)
                 # The interpreter before the daemon: nested calls of its kernels must find the
                 # version as soon as clients' calls arrive.
-                checked_answer(await self._followers.unless_busy(version, session, posted, undo))
+                checked_answer(await self._instructions.unless_busy(version, session, posted, undo))
             others = await self._commit_others(version, others, instruction)
             fault_point(FaultPoint.INTERPRETER_COMMITTED)
             # Routes are closed before the lock is taken, because interpreters may take long to

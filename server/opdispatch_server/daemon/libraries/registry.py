@@ -15,6 +15,7 @@ from opdispatch_server.daemon.environments.build import Report
 from opdispatch_server.daemon.interpreters.blame import Blame
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.interpreters.sessions import InterpreterSessions
+from opdispatch_server.daemon.libraries.availability import LibraryAvailability
 from opdispatch_server.daemon.libraries.catalog import LibraryCatalog
 from opdispatch_server.daemon.libraries.change_log import about, log_scaled
 from opdispatch_server.daemon.libraries.device_holders import DeviceHolders
@@ -28,7 +29,6 @@ from opdispatch_server.daemon.libraries.publication import LibraryPublication
 from opdispatch_server.daemon.libraries.retirement import DIRECT_CALLS_WAIT, LibraryRetirement
 from opdispatch_server.daemon.libraries.rollback import LibraryRollback
 from opdispatch_server.daemon.libraries.scaling import LibraryReplicas
-from opdispatch_server.daemon.libraries.settling import LibrarySettling
 from opdispatch_server.daemon.libraries.unloading import LibraryUnloading
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 from opdispatch_server.daemon.libraries.wait_reasons import LibraryWaits
@@ -87,7 +87,7 @@ class LibraryRegistry:
             self._start,
             load_timeout=load_timeout,
             published=self._published,
-            joined=lambda: self.settling.announce(),
+            joined=lambda: self.availability.announce(),
             give_up=self._give_up,
         )
         self._loading = LibraryLoading(
@@ -106,7 +106,7 @@ class LibraryRegistry:
         self._draining = InterpreterDraining(sessions, self._journal, self.placement)
         self._stopped = False
         self._waits = LibraryWaits(pools, self.placement)
-        self.settling = LibrarySettling(pools, self.catalog.newest, publication.lock)
+        self.availability = LibraryAvailability(pools, self.catalog.newest, publication.lock)
         self.unloading = LibraryUnloading(
             self.catalog,
             publication,
@@ -116,7 +116,7 @@ class LibraryRegistry:
             self._journal,
             self._replicas,
             self._retirement,
-            self.settling.announce,
+            self.availability.announce,
         )
         """Unloads libraries."""
         self.rollback = LibraryRollback(
@@ -157,7 +157,7 @@ class LibraryRegistry:
     def interpreter_quarantined(self) -> None:
         """Wake all tasks that wait for an interpreter, to check again."""
         self.placement.note_change()
-        self._start(self.settling.announce())
+        self._start(self.availability.announce())
 
     async def heard(self) -> None:
         """Wait until the interpreters that listen know of the changes so far."""
@@ -257,7 +257,7 @@ class LibraryRegistry:
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:
             await self._replicas.interpreter_left(session)
-            await self.settling.announce()
+            await self.availability.announce()
 
     async def _interpreter_ended(self, name: str) -> None:
         """Record that an interpreter of a pool has ended for good."""
@@ -275,14 +275,14 @@ class LibraryRegistry:
             version.operators,
             f"library {version.name!r}, which had it, could not be loaded again: {error.message}",
         )
-        await self.settling.announce()
+        await self.availability.announce()
         await self._health.library(version.name, serving=False)
 
     # -- plumbing -------------------------------------------------------------------------------
 
     async def _published(self, version: LibraryVersion) -> None:
         self.catalog.forget_gone(version.operators)
-        await self.settling.announce()
+        await self.availability.announce()
         await self._health.library(version.name, serving=version.is_serving)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -13,8 +13,8 @@ from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.interpreters.session import InterpreterSession
 from opdispatch_server.daemon.libraries.batch_comparison import check_same_batch
 from opdispatch_server.daemon.libraries.direct_routes import DirectRoutes
-from opdispatch_server.daemon.libraries.followers import (
-    Followers,
+from opdispatch_server.daemon.libraries.instructions import (
+    InterpreterInstructions,
     StopInterpreter,
     finish,
     instruction_timeout,
@@ -35,13 +35,13 @@ class ReplicaJoining:
     def __init__(
         self,
         order: asyncio.Lock,
-        followers: Followers,
+        instructions: InterpreterInstructions,
         staging: LibraryStaging,
         routes: DirectRoutes,
         kill_interpreter: StopInterpreter,
     ) -> None:
         self._order = order
-        self._followers = followers
+        self._instructions = instructions
         self._staging = staging
         self._routes = routes
         self._kill_interpreter = kill_interpreter
@@ -83,7 +83,7 @@ class ReplicaJoining:
                 task
                 for version in sorted(versions(), key=lambda version: version.position)
                 if version.is_active
-                for task in self._followers.mirror(session, version)
+                for task in self._instructions.mirror(session, version)
             ]
             session.ready = session.alive
             self._routes.announce(session)
@@ -93,9 +93,9 @@ class ReplicaJoining:
         """Remove a version's code from an interpreter that has finished its calls."""
         version.remove_replica(replica.session)
         if version.is_active:
-            await finish(self._followers.mirror(replica.session, version))
+            await finish(self._instructions.mirror(replica.session, version))
         elif version.state is VersionState.KEPT:
-            await finish(self._followers.retire(replica.session, version, keep=False))
+            await finish(self._instructions.retire(replica.session, version, keep=False))
 
     def reclaim(self, replica: Replica) -> None:
         """Keep a replica that was leaving: it still has the code."""

@@ -10,7 +10,11 @@ from opdispatch_server.blame.flight_record import IMPORT, Subject
 from opdispatch_server.blame.suspicion import Cause, Verdict
 from opdispatch_server.daemon.environments.build import Report
 from opdispatch_server.daemon.interpreters.session import InterpreterSession, checked_answer
-from opdispatch_server.daemon.libraries.followers import Followers, StopInterpreter, finish
+from opdispatch_server.daemon.libraries.instructions import (
+    InterpreterInstructions,
+    StopInterpreter,
+    finish,
+)
 from opdispatch_server.daemon.libraries.steady_report import saying
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_server.library_code.library_store import LibraryStore
@@ -26,12 +30,12 @@ class LibraryStaging:
 
     def __init__(
         self,
-        followers: Followers,
+        instructions: InterpreterInstructions,
         store: LibraryStore,
         kill_interpreter: StopInterpreter,
         judge: Callable[[InterpreterSession], Verdict],
     ) -> None:
-        self._followers = followers
+        self._instructions = instructions
         self._store = store
         self._kill_interpreter = kill_interpreter
         self._judge = judge
@@ -69,7 +73,7 @@ class LibraryStaging:
         try:
             async with asyncio.timeout(timeout):
                 abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-                answer = await self._followers.unless_busy(
+                answer = await self._instructions.unless_busy(
                     version, session, session.post(message), abort
                 )
         except TimeoutError as error:
@@ -145,7 +149,7 @@ class LibraryStaging:
         aborts = []
         for session in sessions:
             abort = pb.DaemonMessage(abort=pb.Abort(load_id=version.load_id))
-            aborts += self._followers.post(session, abort)
+            aborts += self._instructions.post(session, abort)
         await finish(aborts)
 
     async def _provide_files(self, version: LibraryVersion, session: InterpreterSession) -> str:

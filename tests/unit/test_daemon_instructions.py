@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opdispatch_server.daemon.environments.import_source import LibrarySource
-from opdispatch_server.daemon.libraries.followers import INSTRUCTION_TIMEOUT, instruction_timeout
+from opdispatch_server.daemon.libraries.instructions import INSTRUCTION_TIMEOUT, instruction_timeout
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 

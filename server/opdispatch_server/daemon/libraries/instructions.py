@@ -32,9 +32,9 @@ StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], Non
 _LOOK_AT_BUSY = 0.2
 
 # By task that awaits an instruction's answer, the interpreter that was instructed.
-_FOLLOWING: WeakKeyDictionary[asyncio.Task[bool], InterpreterSession] = WeakKeyDictionary()
+_INSTRUCTED: WeakKeyDictionary[asyncio.Task[bool], InterpreterSession] = WeakKeyDictionary()
 
-Following = list[asyncio.Task[bool]]
+Instructed = list[asyncio.Task[bool]]
 
 
 def instruction_timeout(version: LibraryVersion) -> float:
@@ -42,7 +42,7 @@ def instruction_timeout(version: LibraryVersion) -> float:
     return INSTRUCTION_TIMEOUT + _SECONDS_A_REGISTRATION * len(version.batch.registrations)
 
 
-class Followers:
+class InterpreterInstructions:
     """Sends instructions to interpreters, and stops interpreters that fail to carry them out.
 
     When a method returns, its instruction is on its way, after all earlier ones. The result is to
@@ -61,7 +61,7 @@ class Followers:
 
     def mirror_everywhere(
         self, version: LibraryVersion, above: Sequence[LibraryVersion] = ()
-    ) -> Following:
+    ) -> Instructed:
         """Send a version's publication to every interpreter that does not hold it."""
         return [
             task
@@ -75,7 +75,7 @@ class Followers:
         session: InterpreterSession,
         version: LibraryVersion,
         above: Sequence[LibraryVersion] = (),
-    ) -> Following:
+    ) -> Instructed:
         """Send a version's publication to one interpreter, to go below those of ``above``."""
         mirror = pb.Mirror(
             load_id=version.load_id,
@@ -85,7 +85,7 @@ class Followers:
         message, timeout = pb.DaemonMessage(mirror=mirror), instruction_timeout(version)
         return self.post(session, message, more=version.mirrored_batch, timeout=timeout)
 
-    def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Following:
+    def retire_everywhere(self, version: LibraryVersion, *, keep: bool) -> Instructed:
         """Undo a version in every interpreter; its holders keep the code if ``keep`` is true."""
         return [
             task
@@ -97,7 +97,7 @@ class Followers:
 
     def retire(
         self, session: InterpreterSession, version: LibraryVersion, *, keep: bool
-    ) -> Following:
+    ) -> Instructed:
         """Undo a version in one interpreter."""
         retire = pb.Retire(load_id=version.load_id, keep=keep)
         message = pb.DaemonMessage(retire=retire)
@@ -119,7 +119,7 @@ class Followers:
         *,
         more: bytes = b"",
         timeout: float = INSTRUCTION_TIMEOUT,
-    ) -> Following:
+    ) -> Instructed:
         """Post any instruction; ``then`` is called when it has been carried out.
 
         ``more`` has the meaning that it has for ``InterpreterSession.post``.
@@ -129,7 +129,7 @@ class Followers:
         answer = session.post(message, more)
         task = asyncio.create_task(self._see_through(session, message, answer, then, timeout))
         self._tasks.add(task)
-        _FOLLOWING[task] = session
+        _INSTRUCTED[task] = session
         task.add_done_callback(self._tasks.discard)
         return [] if session.importing else [task]
 
@@ -187,11 +187,11 @@ class Followers:
         return True
 
 
-async def finish(following: Following) -> None:
+async def finish(instructed: Instructed) -> None:
     """Wait until instructions have been carried out, or their interpreters stopped.
 
     Busy interpreters are not waited for: they follow as soon as their kernels let them.
     """
-    pending = set(following)
-    while pending := {task for task in pending if not _FOLLOWING[task].busy}:
+    pending = set(instructed)
+    while pending := {task for task in pending if not _INSTRUCTED[task].busy}:
         _, pending = await asyncio.wait(pending, timeout=_LOOK_AT_BUSY)

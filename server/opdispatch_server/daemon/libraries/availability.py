@@ -9,7 +9,7 @@ from opdispatch_server.daemon.libraries.interpreter_pools import InterpreterPool
 from opdispatch_server.daemon.libraries.version import LibraryVersion, VersionState
 
 
-class LibrarySettling:
+class LibraryAvailability:
     """Wakes tasks that wait for a library to be in an interpreter. For the event loop only.
 
     ``newest`` returns the version of each library that is or will be active; ``publication`` is the
@@ -47,7 +47,7 @@ class LibrarySettling:
         """
         async with self._changed:
             await self._changed.wait_for(
-                lambda: all(self._is_settled(v) for v in self._newest() if affects(v))
+                lambda: all(self._is_available(v) for v in self._newest() if affects(v))
             )
         async with self._publication:
             pass
@@ -57,7 +57,7 @@ class LibrarySettling:
         async with self._changed:
             self._changed.notify_all()
 
-    def _is_settled(self, version: LibraryVersion) -> bool:
+    def _is_available(self, version: LibraryVersion) -> bool:
         if version.state not in (VersionState.ACTIVE, VersionState.WAITING):
             return True  # it does not come back
         return version.is_serving or bool(self.explain_want(version)[0])

@@ -1,4 +1,4 @@
-"""Adds to log records the library code that was running."""
+"""The log filter that adds the running kernel, and its library, to a record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CALL_NUMBER = 0xFFFFFFFF
 """The part of a ``call_key`` that is the call's number on its lane."""
 
 
-class RunningCode(logging.Filter):
+class KernelLogFilter(logging.Filter):
     """Adds operator, library, version and call of the kernel running in the logging thread.
 
     It is looked up when something is logged, so that calls pay nothing for it.

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from opdispatch_server.daemon.calls.interpreter_queue import QueueLimits
-from opdispatch_server.daemon.calls.recovery import CallRecovery
+from opdispatch_server.daemon.calls.wait_for_ready import WaitForReady
 from opdispatch_wire.errors import QueueFullError, RefusedError
 
 AWAY = RefusedError("its library is away", operator="a::b")
 
 
-class NeverSettles:
+class NeverAvailable:
     """Libraries that do not come back; ``waits`` says that a call waits for them."""
 
     def __init__(self) -> None:
@@ -25,20 +25,20 @@ class NeverSettles:
         await asyncio.Event().wait()
 
 
-def recovery(settling: Any, calls: int = 2) -> CallRecovery:
-    return CallRecovery(settling, QueueLimits(calls, 100))
+def waiting_calls(availability: Any, calls: int = 2) -> WaitForReady:
+    return WaitForReady(availability, QueueLimits(calls, 100))
 
 
-async def waits(recovery: CallRecovery, seconds: float = 60.0) -> None:
+async def waits(calls: WaitForReady, seconds: float = 60.0) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
-    await recovery.wait(lambda version: True, AWAY, 10, deadline)
+    await calls.wait(lambda version: True, AWAY, 10, deadline)
 
 
 async def test_who_waits_is_sent_away_when_the_daemon_stops():
-    settling = NeverSettles()
-    waiting = recovery(settling)
+    availability = NeverAvailable()
+    waiting = waiting_calls(availability)
     call = asyncio.create_task(waits(waiting))
-    await settling.waits.wait()
+    await availability.waits.wait()
     waiting.close()
     with pytest.raises(RefusedError, match="its library is away"):
         await call
@@ -47,10 +47,10 @@ async def test_who_waits_is_sent_away_when_the_daemon_stops():
 
 
 async def test_the_daemon_stops_in_the_moment_in_which_a_wait_is_over():
-    settling = NeverSettles()
-    waiting = recovery(settling)
+    availability = NeverAvailable()
+    waiting = waiting_calls(availability)
     call = asyncio.create_task(waits(waiting, seconds=0))
-    await settling.waits.wait()
+    await availability.waits.wait()
     waiting.close()  # its time is up, and it has not run since
     with pytest.raises(RefusedError, match="its library is away"):
         await call
@@ -59,20 +59,20 @@ async def test_the_daemon_stops_in_the_moment_in_which_a_wait_is_over():
 
 
 async def test_time_ends_also_where_there_is_nothing_to_wait_for():
-    class IsSettled:
+    class IsAvailable:
         async def wait(self, affects: object) -> None:
             return
 
-    await waits(recovery(IsSettled()))
+    await waits(waiting_calls(IsAvailable()))
     with pytest.raises(RefusedError, match="its library is away"):
-        await waits(recovery(IsSettled()), seconds=-1)
+        await waits(waiting_calls(IsAvailable()), seconds=-1)
 
 
 async def test_no_more_wait_than_may():
-    settling = NeverSettles()
-    waiting = recovery(settling, calls=1)
+    availability = NeverAvailable()
+    waiting = waiting_calls(availability, calls=1)
     call = asyncio.create_task(waits(waiting))
-    await settling.waits.wait()
+    await availability.waits.wait()
     with pytest.raises(QueueFullError, match="1 calls with 10 bytes wait"):
         await waits(waiting)
     waiting.close()

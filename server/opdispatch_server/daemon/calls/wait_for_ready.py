@@ -1,4 +1,7 @@
-"""Calls whose library has no interpreter at the moment: they wait until it has one again."""
+"""Calls whose library has no interpreter at the moment: they wait until it has one again.
+
+This is what gRPC's ``wait_for_ready`` is for a channel without a connection.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from typing import Any
 from opdispatch.errors import OpdispatchError
 from opdispatch_server.call_context import CallContext, with_last_words
 from opdispatch_server.daemon.calls.interpreter_queue import QueueLimits
-from opdispatch_server.daemon.libraries.settling import LibrarySettling
+from opdispatch_server.daemon.libraries.availability import LibraryAvailability
 from opdispatch_server.daemon.libraries.version import LibraryVersion
 from opdispatch_wire.errors import QueueFullError, RefusedError
 
-RECOVERY_WAIT = 30.0
+READY_WAIT = 30.0
 """How long a call waits for its library to be loaded in another interpreter, in seconds."""
 # Seconds after which a refused caller may try again.
 RETRY_AFTER = 1.0
@@ -30,20 +33,20 @@ class LibraryAwayError(Exception):
 
 def end_of_patience(context: CallContext) -> float:
     """Return when a call stops waiting for an interpreter, as a time of the event loop."""
-    seconds = RECOVERY_WAIT
+    seconds = READY_WAIT
     if context.timeout is not None:
         seconds = min(seconds, with_last_words(context.timeout))
     return asyncio.get_running_loop().time() + seconds
 
 
-class CallRecovery:
+class WaitForReady:
     """The calls that wait for their libraries. For use in the event loop only.
 
     For all libraries together, as many may wait as for one interpreter.
     """
 
-    def __init__(self, settling: LibrarySettling, limits: QueueLimits) -> None:
-        self._settling = settling
+    def __init__(self, availability: LibraryAvailability, limits: QueueLimits) -> None:
+        self._availability = availability
         self._limits = limits
         self._bytes = 0
         self._waiting: set[asyncio.Timeout] = set()
@@ -69,16 +72,16 @@ class CallRecovery:
         Raises ``error`` at the ``deadline``, a time of the event loop, and QueueFullError if too
         many calls wait.
         """
-        await self.wait_for(lambda: self._settling.wait(affects), error, size, deadline)
+        await self.wait_for(lambda: self._availability.wait(affects), error, size, deadline)
 
     async def wait_for(
         self,
-        settled: Callable[[], Coroutine[Any, Any, None]],
+        available: Callable[[], Coroutine[Any, Any, None]],
         error: OpdispatchError,
         size: int,
         deadline: float,
     ) -> None:
-        """Wait until ``settled`` returns. Raises the errors of ``wait``."""
+        """Wait until ``available`` returns. Raises the errors of ``wait``."""
         if self._is_closed:
             raise error
         if len(self._waiting) >= self._limits.calls or self._bytes + size > self._limits.bytes:
@@ -88,7 +91,7 @@ class CallRecovery:
         try:
             async with scope:
                 self._waiting.add(scope)
-                await settled()
+                await available()
                 # an expired deadline must also take effect if there was nothing to wait for
                 await asyncio.sleep(0)
         except TimeoutError:
@@ -100,7 +103,7 @@ class CallRecovery:
     def refusal(self, away: LibraryAwayError) -> RefusedError:
         """Return the error of a call that may not wait, or has waited too long."""
         library = away.library
-        problem, hint = self._settling.explain_want(library)
+        problem, hint = self._availability.explain_want(library)
         return RefusedError(
             f"{away.operator} cannot be called now: library {library.name!r} has lost its "
             f"interpreter, and {problem or 'is being loaded into another one'}",
@@ -111,7 +114,7 @@ class CallRecovery:
 
     def is_hopeless(self, library: LibraryVersion) -> bool:
         """Return whether only action by an administrator brings the library back."""
-        return bool(self._settling.explain_want(library)[0])
+        return bool(self._availability.explain_want(library)[0])
 
     def _full(self, error: OpdispatchError) -> QueueFullError:
         operator = error.facts.get("operator", "")
