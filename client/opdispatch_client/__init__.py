@@ -5,7 +5,7 @@
     rpcs, request_arguments, listings   requests to the daemon and their replies; no I/O
     endpoint                            the daemon's address, and the session's time limits
     daemon_wait                         waiting for a daemon that restarts
-    grpc_forks                          in which forked processes gRPC works
+    grpc_forks                          whether gRPC works in a forked process
     library_upload                      uploads a library's files in chunks
     read_timeout                        the timeout between two messages of a stream
 
@@ -263,7 +263,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULE_OF_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_MODULE_OF_NAME[name]), name)
-    globals()[name] = value  # later accesses do not come here
+    globals()[name] = value  # later accesses bypass __getattr__
     return value
 
 

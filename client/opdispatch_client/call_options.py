@@ -17,7 +17,7 @@ class CallOptions:
     retry: bool | None = None
     remote: bool = False
     timeout: float | None = None
-    """Seconds, counted from the call; infinite: no limit."""
+    """Seconds, counted from the call; infinity means no limit."""
     on_progress: OnTransfer | None = None
 
     @classmethod
@@ -65,12 +65,12 @@ class CallOptions:
 
     @property
     def deadline(self) -> float | None:
-        """The deadline of a call that is made now, by ``time.monotonic``; None: the session's."""
+        """Deadline, by ``time.monotonic``, of a call made now; None for the session's timeout."""
         return None if self.timeout is None else time.monotonic() + self.timeout
 
 
 def deadline_in(timeout: float | None) -> float | None:
-    """Return the ``CallOptions.deadline`` of a call with that timeout. Raises ArgumentError."""
+    """Return the deadline, by ``time.monotonic``, of a call made now. Raises ArgumentError."""
     return None if timeout is None else CallOptions.checked(timeout=timeout).deadline
 
 
@@ -82,7 +82,7 @@ KEEPING_OPTIONS: Final = CallOptions(remote=True)
 
 
 def options_of(remote: Any, timeout: Any) -> CallOptions:
-    """Return the options of calls with these settings: one of the constants, if possible.
+    """Return the options with these settings, one of the constants above if possible.
 
     Raises ArgumentError, which names the argument, for invalid values.
     """

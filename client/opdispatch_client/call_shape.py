@@ -1,4 +1,4 @@
-"""The shape of a call: a key shared by calls that the daemon routes the same way."""
+"""The shape of a call: a key that is equal for calls that the daemon routes in the same way."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from opdispatch.arrays import device_of, find_layout, key_bits_of
 from opdispatch.keys.dispatch_key import BackendComponent
 from opdispatch_client.remote_value import RemoteValue
 
-# The key of a list includes the kinds of all its items, and of nested lists.
+# Longer lists give no shape, since the key of a list has the kinds of all its items.
 _LONGEST_LIST = 16
 _DEEPEST_LIST = 3
-# Except for the host's tensors, dispatch keys do not tell which of several devices is meant.
+# For any other device, the key needs the device name, as dispatch keys do not have its index.
 _HOST = 1 << BackendComponent.CPU
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 
 
 class _UnknownKindError(Exception):
-    """An argument from which nothing follows for other calls."""
+    """An argument for which calls may be routed differently each time."""
 
 
 def call_shape(operator: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
-    """Return a key shared by calls with the same overload, kernel and possible interpreters.
+    """Return a key that is equal for calls with the same overload, kernel and interpreters.
 
-    That is, for calls of one operator with arguments of the same kinds, and tensors of the same
-    dispatch keys and on the same devices, whatever the elements, shapes and dtypes. Exceptions are
-    arrays without dimensions and tensors of one element: the daemon may treat them as numbers,
-    according to their dtypes. (Where the daemon chooses by a string argument, it gives no route.)
-    None for arguments of unknown kinds, and for anything but an operator's name.
+    It has the operator, the kinds of the arguments, and the dispatch keys and devices of tensors,
+    but not their elements, shapes or dtypes. Only zero-dimensional arrays and tensors of one
+    element also have their dtypes in it, since the daemon may treat them as numbers. (If the daemon
+    chooses by a string argument, it returns no route.) Returns None for arguments of unknown kinds,
+    and if ``operator`` is not a name.
     """
     if not isinstance(operator, str):
         return None

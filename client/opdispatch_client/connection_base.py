@@ -19,21 +19,21 @@ from opdispatch_wire.message_size import check_message_size
 class ConnectionBase:
     """The methods of a channel, each created on first use.
 
-    Not in another process: see Note [Sessions in forked children].
+    Unusable in a forked child: see Note [Sessions in forked children].
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         check_socket_owner(endpoint.address, endpoint.daemon_user)
         self.endpoint = endpoint
         self.limit = endpoint.max_message_bytes
-        """The longest message that both sides accept, in bytes."""
+        """Largest message in bytes that both sides accept."""
         self.is_closed = False
         self._methods: dict[str, Callable[..., Any]] = {}
 
     def begin_close(self) -> bool:
-        """Refuse requests from now on.
+        """Reject requests from now on; return whether the caller must close the connection.
 
-        Return False in a child of the process, which closes nothing.
+        Return False in a forked child, which must close nothing.
         """
         self.is_closed = True
         return self.endpoint.is_of_this_process

@@ -1,15 +1,16 @@
-"""Waiting for a daemon that restarts: for how long, how often, and for which errors. No I/O.
+"""The wait for a daemon that restarts: how long, how often, and after which errors. No I/O.
 
 Note [A daemon that restarts]
-    A request that has not begun can be sent again, whatever it does: no daemon was at the address,
-    or a daemon that is stopping refused it. A request that was sent and had no reply may have run.
-    It is sent again if running it twice is harmless, but a call only once: a call that kills its
-    daemon would kill the next one, too. Whether a request is harmless depends on its method;
-    whether a call is, on the schema of its operator, which the next daemon checks when it sees
-    ``CallRequest.lost``.
+    A request that has not begun can always be sent again: there was no daemon at the address, or a
+    stopping daemon rejected it. A request that was sent but got no reply may have run. It is sent
+    again if running it twice is harmless, but a call only once, since a call that kills its daemon
+    would kill the next one, too. Whether a request is harmless depends on its method; for a call,
+    it depends on the operator's schema, which the next daemon checks because ``CallRequest.lost``
+    is set.
 
-    The wait begins with the first failure, and ends ``Endpoint.wait`` seconds later, or with the
-    deadline of the call or request. It raises the last error, which says how long the wait was.
+    The wait begins with the first failure, and ends after ``Endpoint.wait`` seconds or at the
+    deadline of the call or request. Then the last error is raised, with the duration of the wait in
+    its message.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
 
 
 def has_not_begun(error: Exception) -> bool:
-    """Return whether a request failed because the daemon is away, and certainly never began."""
+    """Return whether a request failed without being run, because the daemon is away."""
     if isinstance(error, LaneClosedError):
         return not error.was_sent
     return is_stopping(error) or (
@@ -34,11 +35,10 @@ def has_not_begun(error: Exception) -> bool:
 
 
 def is_stopping(error: Exception) -> bool:
-    """Return whether a daemon refused a request because it is stopping."""
+    """Return whether a daemon rejected a request because it is stopping."""
     return isinstance(error, RefusedError) and (
         error.facts.get("daemon") == "stopping"
-        # The text sent by daemons from before this fact existed: an upgrade begins with such a
-        # daemon.
+        # The message of older daemons, which lack the fact; an upgrade stops such a daemon.
         or error.message.startswith("the daemon is stopping; ")
     )
 
@@ -54,10 +54,7 @@ class DaemonWait:
     """The wait of one request, or of several requests that need the same lane."""
 
     def __init__(self, seconds: float, deadline: float | None = None) -> None:
-        """Wait at most ``seconds``, and until ``deadline``, by ``time.monotonic``.
-
-        None: no deadline.
-        """
+        """Wait at most ``seconds``, and until ``deadline``, by ``time.monotonic``, if not None."""
         self._seconds = seconds
         self._deadline = math.inf if deadline is None else deadline
         self._since: float | None = None
@@ -77,13 +74,13 @@ class DaemonWait:
         left = min(self._since + self._seconds, self._deadline) - now
         if left <= 0:
             raise self.failure() or error
-        if is_first and is_stopping(error):  # the daemon that has taken over is there already
+        if is_first and is_stopping(error):  # a daemon that takes over is already listening
             return 0.0
         pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         return min(pause, left)
 
     def failure(self) -> OpdispatchError | None:
-        """Return the last error, which says how long the wait was; None without an error."""
+        """Return the last error, with the duration of the wait; None if there was no error."""
         if self._error is None or self._since is None or not self._seconds:
             return self._error
         error, waited = self._error, time.monotonic() - self._since

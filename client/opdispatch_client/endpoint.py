@@ -1,10 +1,9 @@
 """The address, timeouts and limits of a session, checked once, on connecting.
 
 Note [Sessions in forked children]
-    A forked child has its parent's sockets, and the ids of the calls on them, but none of its
-    threads. Data that both wrote would be mixed up, and each would read replies to the other's
-    calls. So a child uses nothing of a session, not even to close it, since that would end the
-    parent's connections.
+    A forked child inherits its parent's sockets and call ids, but not its threads. If both wrote to
+    a socket, their data would be interleaved, and each would read replies to the other's calls. So
+    a child must not use a session, nor close it, which would end the parent's connections.
 """
 
 from __future__ import annotations
@@ -72,13 +71,11 @@ class Endpoint:
     timeout: float | None
     max_message_bytes: int
     lane: LaneChoice = "auto"
-    """How calls are sent.
-
-    Over the local lane, over a gRPC stream, each as a gRPC request of its own, or over whichever of
-    these works and is fastest.
+    """Kind of lane for calls: local, a gRPC stream, a gRPC request for each call, or the fastest
+    that works.
     """
     retry: bool = True
-    """Whether calls may run again in another interpreter when theirs dies."""
+    """Whether calls may run again in another interpreter after theirs has died."""
     daemon_user: str | None = None
     """The user whose daemon is expected at a unix socket; None: see ``socket_owner``."""
     credentials: Credentials = NO_CREDENTIALS
@@ -88,7 +85,7 @@ class Endpoint:
     wait: float = 0.0
     """Seconds that requests wait for a daemon that is away. See Note [A daemon that restarts]."""
     connect_wait: float = 0.0
-    """Seconds that the handshake waits for such a daemon."""
+    """Seconds that the handshake waits for a daemon that is away."""
     process: int = field(default_factory=os.getpid)
     """The process that opens the session. See Note [Sessions in forked children]."""
 
@@ -108,7 +105,7 @@ class Endpoint:
         return _is_tcp(self.address)  # every call over a stream asks
 
     def at(self, port: int) -> str:
-        """Return the address of another port of its host; only if it ``has_ports``."""
+        """Return the address of another port on the daemon's host. Requires ``has_ports``."""
         address = parse_address(self.address)
         assert isinstance(address, TcpAddress)
         return str(TcpAddress(address.host, port))
@@ -124,7 +121,7 @@ class Endpoint:
     def interpreter_channel(self, port: int) -> grpc.Channel:
         """Return a blocking channel to an interpreter's port.
 
-        Without the token, since the interpreter runs code of libraries.
+        It does not send the token, since libraries' code could read it there.
         """
         return self.credentials.without_token().channel(self.at(port), self.options)
 
@@ -154,7 +151,7 @@ class Endpoint:
             )
 
     def no_lane_error(self, why: str) -> DaemonUnavailableError:
-        """Return the error for a session that insists on a kind of lane."""
+        """Return the error for a session whose required kind of lane cannot be opened."""
         kind = "stream of calls" if self.lane == "stream" else "local lane"
         return DaemonUnavailableError(
             f"there is no {kind} to the daemon at {self.address}: {why}",
@@ -164,7 +161,7 @@ class Endpoint:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether the running process opened the session, and is not its child."""
+        """Whether this process opened the session; False in a forked child."""
         return self.process == THIS_PROCESS.number
 
     def check_process(self) -> None:
@@ -173,7 +170,7 @@ class Endpoint:
             raise self.closed_error()
 
     def closed_error(self) -> DaemonUnavailableError:
-        """Return the error for a request after ``close``, or in a child of its process."""
+        """Return the error for a request after ``close``, or in a forked child."""
         if not self.is_of_this_process:
             return DaemonUnavailableError(
                 f"the session with {self.address} is of process {self.process}, which this one was "

@@ -1,9 +1,9 @@
-"""Whether a forked child can use gRPC after its parent has.
+"""Whether gRPC works in a forked child whose parent has used it.
 
-gRPC restarts its threads in a child, unless ``GRPC_ENABLE_FORK_SUPPORT`` disables that, or a thread
-was inside gRPC during the fork; once its asyncio API has been used, one always is. Without its
-threads a request would wait forever, so none is begun. Collecting the last asyncio channel would
-also wait for such a thread, so a child keeps its parent's channels.
+gRPC restarts its threads in a child, unless ``GRPC_ENABLE_FORK_SUPPORT`` disables that or a thread
+was inside gRPC during the fork, as is always the case once the asyncio API was used. Without the
+threads, a request would wait forever, so the child rejects requests. Collecting the last asyncio
+channel would also wait for a thread, so the child keeps its parent's channels alive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO = ("0", "f", "false", "n", "no")
 
 
 class GrpcForks:
-    """Remembers the last process that used gRPC, among this one and those it was forked from."""
+    """Records which of this process and its ancestors used gRPC last."""
 
     def __init__(self) -> None:
         self._process: int | None = None
@@ -53,7 +53,7 @@ class GrpcForks:
         self._channels_of_parents.extend(self._channels)
 
     def explain_child(self) -> str:
-        """Return what the parent process did that keeps gRPC from working here; "" if it works."""
+        """Return the reason why gRPC cannot work in this process; "" if it can."""
         if self._process in (None, os.getpid()):
             return ""
         if self._by_asyncio:
@@ -64,4 +64,4 @@ class GrpcForks:
 
 
 GRPC_FORKS = GrpcForks()
-"""The process's own instance, with what its parent recorded."""
+"""The instance of this process, which inherits its parent's records."""

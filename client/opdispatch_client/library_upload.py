@@ -1,7 +1,7 @@
-"""Uploads of library files in chunks, of any size, resumed where they were broken off.
+"""Resumable uploads of library files of any size, in chunks.
 
-The daemon first says how much of a file it has, so that an upload whose connection broke resumes
-from there by itself, as does one that another process began.
+The daemon first reports how many bytes of the file it has. An upload continues from there after its
+connection broke, and also if another process began it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from opdispatch_wire.status import error_from_rpc
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 OnUpload = Callable[[int, int], None]
-"""Called with the number of bytes of a file that the daemon has, and its size."""
+"""Called with the number of bytes that the daemon has received, and the file's size."""
 
 METHOD = "/opdispatch.v1.RegistryService/UploadLibrary"
 TRIES = 8
-"""How often a broken connection is retried before the daemon counts as gone."""
+"""Number of retries after a broken connection before the upload fails."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -77,14 +77,14 @@ class LibraryUpload:
                 return
             except DaemonUnavailableError:
                 if self._is_cancelled.is_set() or (not attempt.received and not tries):
-                    raise  # it was gone from the start
+                    raise  # the first connection failed: do not retry
                 tries, pause = (1, _FIRST_PAUSE) if attempt.received else (tries + 1, 2 * pause)
                 if tries > TRIES:
                     raise
             time.sleep(min(pause, _LONGEST_PAUSE))
 
     def cancel(self) -> None:
-        """Break the upload off."""
+        """Cancel the upload."""
         self._is_cancelled.set()
         if self._call is not None:
             self._call.cancel()
@@ -128,14 +128,14 @@ class _Attempt:
         self.failure: Exception | None = None
 
     def begin(self, received: int) -> None:
-        """Send the rest, unless that has begun; the daemon has the first ``received`` bytes."""
+        """Start sending after the first ``received`` bytes, unless it has started."""
         if not self._begun.is_set():
             self._offset = received
             self._begun.set()
         self.received = max(received, 1)
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._is_stopped = True
         self._begun.set()
 

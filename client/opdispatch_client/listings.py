@@ -1,4 +1,4 @@
-"""The daemon's state as clients see it: frozen values, read from messages field by field.
+"""The daemon's state as returned by sessions: frozen dataclasses, read from messages.
 
 Times are aware datetimes in UTC. Lists keep the order in which the daemon sent them.
 """
@@ -29,7 +29,7 @@ class ServerInfo:
     """The largest message that the daemon accepts and sends."""
     pid: int
     epoch: int
-    """The number of publications: if it changes, the registry may have changed."""
+    """Number of publications so far; if it is unchanged, so is the registry."""
     addresses: tuple[str, ...]
     lane: str = ""
     """The path of its local lane, on its own machine; empty if it has none."""
@@ -46,7 +46,7 @@ class Library:
     source: str
     """The file's name, or the module's dotted name."""
     interpreters: tuple[str, ...]
-    """The interpreters that hold it; the first is the primary."""
+    """Names of the interpreters that hold it; the first is the primary."""
     loaded_at: datetime | None
     """When its registrations were published."""
     operators: tuple[str, ...]
@@ -56,21 +56,19 @@ class Library:
     calls_in_flight: int
     """Calls that run or are queued."""
     interpreters_wanted: int
-    """How many interpreters are to hold it."""
+    """Requested number of interpreters."""
     device: str
-    """The type of device that its interpreters must have; empty: any."""
+    """Type of device that its interpreters must have; empty for any."""
     loaded_by: str
-    """``USER@HOST`` as the client said, else the address of the request."""
+    """``USER@HOST`` as sent by the client, else the address of the request."""
     state: str
-    """One of these.
-
-    "active", "kept" below a newer one, "waiting" for an interpreter, or "failed": it could not be
-    loaded again.
+    """``active``, ``kept`` (below a newer version), ``waiting`` (for an interpreter) or ``failed``
+    (could not be loaded again).
     """
     error: str
-    """The reason, if it has failed."""
+    """Reason of the state "failed", else empty."""
     max_concurrency: int
-    """How many client calls of it one interpreter runs at a time."""
+    """Number of its client calls that one interpreter runs at a time."""
     isolated: bool
     """Whether it has interpreters of its own."""
     requirements: tuple[str, ...]
@@ -80,9 +78,9 @@ class Library:
     kernel_errors: int
     """How many calls of this version its kernels have failed."""
     trouble: str
-    """Recent deaths of interpreters that it caused, and the consequences; empty if none."""
+    """Recent deaths of interpreters that it caused, and the consequences, as text."""
     waiting_for: str
-    """Why it is in fewer interpreters than it should be."""
+    """Reason why fewer interpreters hold it than requested; empty if enough do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class LoadedLibrary(Library):
     role: str
     """The role of the interpreter that was named, or that imported the library for this load.
 
-    "primary" if its registrations were published, "replica" if they were checked against the
+    "primary" if its registrations were published, "replica" if they were compared with the
     published ones; empty if there is no such interpreter.
     """
 
@@ -134,11 +132,9 @@ class Interpreter:
     supervised: bool
     """Whether the daemon started it, and restarts it if it dies."""
     state: str
-    """One of these.
-
-    ``ready``, ``loading``, ``busy`` while a kernel holds its interpreter lock, ``unfit`` before it
-    is replaced, ``apart`` if it is reserved for libraries that have brought interpreters down, or
-    ``quarantined``: it died too often and is not running.
+    """``ready``, ``loading``, ``busy`` (a kernel holds the GIL), ``unfit`` (about to be replaced),
+    ``apart`` (reserved for libraries that have crashed interpreters), or ``quarantined`` (died too
+    often, and is not running).
     """
     libraries: tuple[str, ...]
     calls_in_flight: int
@@ -168,7 +164,7 @@ class Interpreter:
     kernel_errors: int
     """How many calls kernels have failed there since it connected."""
     busy_operators: tuple[str, ...] = ()
-    """While it is busy: the operators of which one holds its interpreter lock."""
+    """While it is busy: the running operators, one of which holds the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +262,7 @@ class InterpreterActivity:
 
 @dataclass(frozen=True, slots=True)
 class InterpreterDeath:
-    """The death of an interpreter: an end that was not orderly."""
+    """The death of an interpreter: any end other than an orderly shutdown."""
 
     interpreter: str
     cause: str
@@ -282,7 +278,7 @@ class Activity:
     """The activity of interpreters, and the calls that ended during an interval."""
 
     interval: float
-    """In seconds; 0 for the first report, whose counts begin with the daemon's start."""
+    """Seconds; 0 for the first report, whose counts begin with the daemon's start."""
     ready: bool
     """Whether the daemon serves calls."""
     interpreters: tuple[InterpreterActivity, ...]
@@ -295,10 +291,10 @@ class Activity:
     since_start: CallActivity
     """All calls since the daemon's start."""
     clients: tuple[tuple[str, int], ...]
-    """The clients that sent most calls, with the number of calls; at most 20.
+    """Number of calls by client, for the 20 clients with the most calls.
 
-    At a local lane, a client is a process, ``NAME[PID]``; elsewhere a token, or the address of a
-    machine.
+    On a local lane, a client is a process, ``NAME[PID]``; otherwise a token's name, or the address
+    of a machine.
     """
 
 
@@ -307,7 +303,7 @@ class RegistryChange:
     """One change of the registry. The first of a stream has all libraries and interpreters."""
 
     instance: str
-    """Identifies the run of the daemon; epochs start over in the next run."""
+    """Id of the daemon's run; epochs start again in the next run."""
     epoch: int
     whole: bool
     """Whether ``operators`` has all existing operators."""
@@ -326,7 +322,7 @@ class RegistryChange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it only says that the daemon is alive."""
+        """Whether it has no changes and only shows that the daemon is alive."""
         lists = (self.operators, self.operators_gone, self.libraries, self.libraries_gone)
         others = (self.interpreters, self.interpreters_gone)
         return not (self.whole or self.activity or any(lists) or any(others))
@@ -347,7 +343,7 @@ class RegistryChange:
 
 @dataclass(frozen=True, slots=True)
 class TraceLine:
-    """One step of a dispatch: which key was served, by which kernel, and why."""
+    """One step of a dispatch: the key, the kernel that served it, and the reason."""
 
     depth: int
     kind: str
@@ -356,7 +352,7 @@ class TraceLine:
     kernel: str
     reason: str
     interpreter: str
-    """The process in which the kernel ran; empty for the daemon's own choice."""
+    """The process in which the kernel ran; empty for a step in the daemon."""
 
     def __str__(self) -> str:
         """Return the line as PyTorch prints it, then the kernel and its reason."""

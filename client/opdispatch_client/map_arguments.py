@@ -12,7 +12,7 @@ from opdispatch.errors import ArgumentError
 from opdispatch_client.request_arguments import check_int
 
 IN_FLIGHT_DEFAULT = 64
-"""How many calls of one ``map`` are in flight at a time by default."""
+"""Default number of calls of one ``map`` that are in flight at a time."""
 
 
 def check_in_flight(in_flight: int) -> int:
@@ -27,10 +27,10 @@ def check_in_flight(in_flight: int) -> int:
 
 
 def arguments_of_calls(list_of_args: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over the arguments of the calls.
+    """Return an iterator over the arguments of each call.
 
-    Raises ArgumentError: at once if ``list_of_args`` is not iterable, and in its place for an item
-    that is not.
+    Raises ArgumentError if ``list_of_args`` is not iterable; the iterator raises it for an item
+    that is not iterable.
     """
     try:
         items = iter(list_of_args)

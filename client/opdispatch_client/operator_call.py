@@ -26,7 +26,7 @@ class Call(Protocol):
     retry: bool
     """Whether it may be retried after it may have run, if that is harmless."""
     deadline: float | None
-    """When its caller stops waiting, by ``time.monotonic``; None: the session's timeout applies."""
+    """Deadline by ``time.monotonic``; None if the session's timeout applies."""
 
     @property
     def what(self) -> str:
@@ -119,7 +119,8 @@ class OperatorCall:
         keep = self._keep
         if keep is None:
             return call_shape(self.operator, self.args, self.kwargs)
-        # If it keeps too much, it runs again through the daemon.
+        # A call that is not retried has no shape: if an interpreter cannot keep the results of a
+        # direct call, the call runs again through the daemon.
         shape = call_shape(self.operator, self.args, self.kwargs) if self.retry else None
         return None if shape is None else (shape, keep.session)
 

@@ -1,8 +1,8 @@
 """Names and descriptions of operators, for completion, ``help`` and ``inspect.signature``.
 
-Attributes of ``session.ops`` usually send no request. Once a listing has the names, a name that is
-not among them is looked up again, since it may have been loaded meanwhile, and refused if it is not
-there, so that a typing error is reported where it was made.
+Attributes of ``session.ops`` send no request until the names have been listed. After that, an
+unknown name is looked up again, since it may have been loaded meanwhile, and raises
+OperatorNotFoundError if it does not exist: a misspelt name fails at the attribute, not at the call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_SECONDS = 2.0
-"""How long an attribute, or ``help``, waits for the daemon, in seconds."""
+"""Seconds that an attribute access, or ``help``, waits for the daemon."""
 _MOST_OVERLOADS = 20
 
 
@@ -50,7 +50,7 @@ class OperatorCatalog:
         self._known = _with_parts(self._names)
 
     def note_description(self, described: OperatorDescription) -> None:
-        """Do nothing: ``describe`` asks each time. Overridden where it must not block."""
+        """Do nothing, since ``describe`` sends a request each time. Overridden for asyncio."""
 
     def names(self) -> list[str]:
         """Return the names of all operators.
@@ -90,7 +90,7 @@ class OperatorCatalog:
 
 
 def documentation_of(described: list[OperatorDescription]) -> str:
-    """Return schemas, documentation, and where operators are defined; "" for none."""
+    """Return schemas, documentation and places of definition as text; "" for no overloads."""
     parts = []
     for each in described:
         place = [f"library {each.libraries[0]}"] if each.libraries else []
@@ -129,10 +129,7 @@ def _schema_of(described: list[OperatorDescription]) -> FunctionSchema | None:
 
 
 def overloads_of(operator: str, names: Iterable[str]) -> list[str]:
-    """Return the names among ``names`` that are overloads of an operator.
-
-    Not all if there are many.
-    """
+    """Return the overloads of an operator among ``names``, at most ``_MOST_OVERLOADS``."""
     found = [each for each in names if each == operator or each.startswith(f"{operator}.")]
     return found[:_MOST_OVERLOADS]
 

@@ -1,4 +1,4 @@
-"""Calls of programs, and transfers of values, which are programs without steps."""
+"""Calls of programs, and transfers of values, which are sent as programs without steps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from opdispatch_wire.values import DecodeRemote, fill_value
 class ProgramCall:
     """One program, its encoding, and how its outputs are read. No I/O. See ``Call``.
 
-    With ``keep``, outputs may stay in the interpreter, and ``make`` makes their proxies. Remote
-    tensors among the inputs are in the interpreter of the run afterwards, unless ``keep`` names a
+    With ``keep``, outputs may stay in the interpreter, and ``make`` creates their proxies. Remote
+    tensors among the inputs are moved to the interpreter that runs it, unless ``keep`` names a
     device.
     """
 

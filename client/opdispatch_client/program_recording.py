@@ -1,4 +1,4 @@
-"""Programs: calls that are recorded, sent as one message, and run by one interpreter.
+"""Programs: recorded calls that are sent as one message and run by one interpreter.
 
 with session.program() as p:
     total = p.ops.math.add(x, y)
@@ -26,7 +26,7 @@ from opdispatch_wire.values import check_text, fill_value
 
 
 class PlaceholderUsed(TypeError):  # noqa: N818 - to most callers no error, but a recording
-    """A placeholder is an argument of a call outside of ``Recording.call``."""
+    """A placeholder was passed to a call outside of ``Recording.call``."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(
@@ -115,7 +115,7 @@ class Recording:
         self._bytes = 0
         self._places: dict[int, Placeholder] = {}
         self._modes = modes_of_task()
-        # While the task's modes are the same object, they need not be compared.
+        # The task's state at the start; while it is the same object, no fields need comparing.
         local = LOCAL_STATE.get()
         self._local = local if local is DEFAULT_STATE else None
         self._autograd = AUTOGRAD_STATE.get()
@@ -231,9 +231,9 @@ def is_remote_or_tensor(value: Any) -> bool:
 
 
 def find_recording(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Recording | None:
-    """Return the recording whose placeholders are among a call's arguments, or in lists of them.
+    """Return the recording of the first placeholder among a call's arguments, also in lists.
 
-    None for arguments that are nested too deeply to be sent.
+    None if there is none, or it is nested too deeply to be sent.
     """
     return _find_recording((*args, *kwargs.values()), 0, set())
 

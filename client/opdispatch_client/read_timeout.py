@@ -1,8 +1,8 @@
 """The timeout between two messages of a stream from the daemon.
 
-Building an environment may take minutes, so the session's timeout does not limit a whole load but
-the pause between two messages. While the daemon builds an environment it sends a message every few
-seconds; while it imports the library it sends none.
+Building an environment may take minutes, so the session's timeout limits the pause between two
+messages, not the whole load. The daemon sends a message every few seconds while it builds an
+environment, but none while it imports the library.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class WithOptions(Protocol[Result]):
 
 
 class Calls(Generic[Result]):
-    """``call``, ``trace`` and ``ops`` of a session, with other options than the session's."""
+    """``call``, ``trace`` and ``ops`` of a session, with options that differ from its own."""
 
     __slots__ = ("_catalog", "call", "trace", "with_options")
 
@@ -218,7 +218,7 @@ class _Source(Generic[Result]):
 
     def check(self, name: str) -> None:
         """Raise OperatorNotFoundError for a name that is known not to exist."""
-        # Interactive shells look up methods of their own, which begin like this.
+        # Interactive shells probe for special methods, whose names begin with an underscore.
         if self.catalog is not None and "::_" not in name and not name.startswith("_"):
             self.catalog.check(name)
 
@@ -227,7 +227,7 @@ class _Source(Generic[Result]):
 
 
 class _Documentation:
-    """A descriptor: ``__doc__`` of an operator is the daemon's, that of the class its own."""
+    """A descriptor for ``__doc__``: the daemon's text for an operator, else the class's own."""
 
     def __get__(self, operator: Any, owner: type) -> Any:
         found = operator.__getattr__("__doc__") if operator is not None else ""
@@ -235,10 +235,10 @@ class _Documentation:
 
 
 class _Annotations(dict[str, Any]):
-    """A descriptor: ``__annotations__`` of an operator are the daemon's; the class has none.
+    """A descriptor for ``__annotations__``: the daemon's for an operator, none for the class.
 
-    It has to be in the class: otherwise Python creates a dict in the class on first access, as
-    documentation tools do, and operators would inherit it.
+    Without it, Python would create a dict in the class on first access, such as by a documentation
+    tool, and operators would inherit that.
     """
 
     def __get__(self, operator: Any, owner: type) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tensors that stay in the interpreter that made them."""
+"""Remote tensors, which stay in the interpreter that created them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _RECORDING = AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView)
 
 
 class HeldId(bytes):
-    """The id of a value, which ``release`` releases once nothing refers to this object.
+    """The id of a value, which is released when this object is collected.
 
-    Calls in flight refer to it: the release must not overtake them where they go directly. See Note
-    [Letting go of a remote tensor].
+    Calls in flight hold a reference, since the release must not overtake a direct call. See
+    Note [Letting go of a remote tensor].
     """
 
     release: Release
@@ -59,7 +59,7 @@ class RemoteValue:
 
     @property
     def id(self) -> str:
-        """Its name in error messages."""
+        """The id as text, for error messages."""
         return self._number.hex()
 
     @property
@@ -94,7 +94,7 @@ class RemoteValue:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether calls with it were or will be recorded, as of its creation."""
+        """Whether it required gradients when it was created."""
         return self._facts.requires_grad
 
     @property
@@ -105,7 +105,7 @@ class RemoteValue:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether ``close`` was called."""
         return self._held is None
 
     def _is_on(self, device: Any) -> bool:
@@ -142,10 +142,10 @@ class RemoteValue:
         message.remote.id = self._number
         message.remote.session = self._lease.session
         message.remote.interpreter = self.interpreter
-        self._facts.write_to(message.remote)  # as of the calls that it is similar to
+        self._facts.write_to(message.remote)  # the daemon routes the call by them
 
     def __opdispatch_take_value__(self, key: list[Any], leaves: list[Any]) -> bool:
-        """Add what calls with such a tensor, at its home, have in common: see ``take_value``."""
+        """Add what calls with similar tensors in one interpreter share: see ``take_value``."""
         facts, lease, held = self._facts, self._lease, self._held
         if held is None or lease.why_over or not facts.is_plain:
             return False
@@ -156,7 +156,7 @@ class RemoteValue:
 
     @property
     def kind(self) -> Hashable | None:
-        """Return the key that direct calls to its home share; None if calls cannot go directly."""
+        """Return its part of a call's shape, which has its interpreter; None if it has none."""
         facts = self._facts
         if not facts.is_plain:
             return None
@@ -193,9 +193,10 @@ def held_ids(values: Iterable[Any]) -> list[HeldId]:
 
 
 def note_interpreter(values: Iterable[Any], interpreter: str) -> None:
-    """Record where a call has run in the remote tensors that it moved there.
+    """Record the interpreter of a finished call in the remote tensors among its arguments.
 
-    Only the daemon knows where a value is; of two concurrent calls, the last to return counts.
+    It is a hint, since only the daemon knows where a value is. Of two concurrent calls, the last
+    one to return is recorded.
     """
     for value in values:
         if isinstance(value, RemoteValue):

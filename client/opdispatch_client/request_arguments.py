@@ -1,6 +1,6 @@
-"""Arguments of session methods: one of a wrong type raises an error that names it.
+"""Checks of session methods' arguments: the error for a wrong type names the argument.
 
-Otherwise protobuf, gRPC or Python would raise errors about their own internals.
+Without them, protobuf, gRPC or Python would raise errors about their own internals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 LONGEST_TIMEOUT = 365 * 86400.0
-"""A year, in seconds. gRPC and Python's locks refuse some larger numbers; no wait is so long."""
+"""The longest wait: a year, in seconds. gRPC and Python's locks reject some larger numbers."""
 
 _LARGEST_COUNT = 2**32 - 1
 
@@ -65,7 +65,7 @@ def check_int(value: Any, name: str) -> int:
     Raises ArgumentError for anything but an int, including a bool.
     """
     try:
-        # protobuf takes no bool for a number, and an array of several elements has no index.
+        # protobuf rejects a bool; index() raises TypeError for an array of several elements.
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
         number = None
@@ -90,7 +90,7 @@ def check_seconds(value: Any, name: str) -> float:
 
 
 def check_timeout(value: Any, name: str = "timeout") -> float | None:
-    """Return how many seconds one call may take; None, for the session's timeout, unchanged.
+    """Return the timeout of one call in seconds; None, for the session's timeout, unchanged.
 
     Raises ArgumentError for anything but a positive number.
     """

@@ -57,10 +57,10 @@ class Rpc(Generic[T]):
         return not self.metadata and self.path != CALL
 
     def deadline(self, timeout: float | None) -> float | None:
-        """Return the seconds until the reply must arrive, if answering alone may take `timeout`."""
+        """Return the deadline in seconds: `timeout`, plus the time that the daemon may wait."""
         if timeout is None or self.waits is None or self.waits > LONGEST_TIMEOUT:
             return None
-        # The daemon refuses a time that is negative or NaN; it need not wait for that.
+        # Add no negative or NaN time, which the daemon rejects at once.
         return timeout + self.waits if self.waits > 0 else timeout
 
 
@@ -74,7 +74,7 @@ def get_server_info() -> Rpc[listings.ServerInfo]:
 
 
 def reply_by_itself(call: Call, request: execution_pb2.CallRequest) -> Rpc[execution_pb2.CallReply]:
-    """Send one operator call as a request of its own."""
+    """Send one operator call as a separate gRPC request."""
     return Rpc(CALL, call.what, request, execution_pb2.CallReply, lambda reply: reply)
 
 
@@ -172,7 +172,7 @@ def unload(name: str, *, version: int | None) -> Rpc[listings.Library | None]:
 def unload_and_measure(
     name: str, *, version: int | None, measure: bool = True
 ) -> Rpc[listings.UnloadedLibrary]:
-    """Unload a library, and report what is left and the memory given back."""
+    """Request an unload, answered by the active version and the memory freed."""
     request = registry_pb2.UnloadLibraryRequest(
         name=name, version=version or 0, measure_memory=measure
     )
@@ -197,7 +197,7 @@ def scale(name: str, interpreters: int) -> Rpc[listings.Library]:
 
 @checked
 def rollback(name: str) -> Rpc[listings.RolledBack]:
-    """Request a rollback, answered by the version then active and the one that was."""
+    """Request a rollback, answered by the new and the previous active version."""
     request = registry_pb2.RollbackLibraryRequest(name=name)
     return _ask(
         request, f"the request to roll {name} back", listings.rolled_back_from_proto, changes=True
@@ -325,7 +325,7 @@ def watch_registry(
 
 
 def check_invariants() -> Rpc[list[str]]:
-    """Ask for the violated invariants of the daemon's registry, one sentence each."""
+    """Request the violated invariants of the daemon's registry, one sentence each."""
     request = registry_pb2.CheckInvariantsRequest()
     return _ask(
         request, "the request to check the invariants", lambda reply: list(reply.violations)
@@ -340,9 +340,10 @@ def _ask(
     changes: bool = False,
     waits: float | None = 0.0,
 ) -> Rpc[T]:
-    """Return the call of RegistryService's method for the request: ``X`` for an ``XRequest``.
+    """Return the call of RegistryService's method ``X`` for an ``XRequest``.
 
-    With ``changes``, set for requests that change the registry, it carries the caller's identity.
+    ``changes`` says that the request changes the registry; its metadata then has the caller's
+    identity.
     """
     method = type(request).__name__.removesuffix("Request")
     reply_type = getattr(registry_pb2, f"{method}Reply")
@@ -351,10 +352,7 @@ def _ask(
 
 
 def _who_asks() -> tuple[tuple[str, str], ...]:
-    """Return the caller's identity, as metadata of requests that change the registry.
-
-    It is for listings and the log.
-    """
+    """Return metadata with the caller's identity, which the daemon lists and logs."""
     return ((CLIENT_KEY, describe_self()),)
 
 

@@ -1,4 +1,4 @@
-"""The state and methods that both kinds of sessions share, none of which need the daemon."""
+"""The state and methods that both kinds of sessions share; none sends a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opdispatch_client.session_memory import SessionMemory, Shape
 
 
 class SessionBase:
-    """A session's daemon, and its memory."""
+    """Base class of both kinds of sessions: the daemon's description, and shared memory."""
 
     _connection: ConnectionBase
     _endpoint: Endpoint
@@ -26,7 +26,7 @@ class SessionBase:
 
     @property
     def address(self) -> str:
-        """Where the daemon listens."""
+        """The daemon's address."""
         return self._endpoint.address
 
     @property
@@ -95,7 +95,7 @@ class SessionBase:
         return f"<opdispatch_client.{type(self).__name__} {self.address} [{state}]>"
 
     def _introduced(self, info: ServerInfo) -> ServerInfo:
-        """Store the daemon's description of itself; its message limit applies from now on."""
+        """Store the daemon's reply to the handshake, and apply its message limit."""
         self._connection.limit = self._endpoint.message_limit(info)
         self._server_info = info
         return info

@@ -31,10 +31,10 @@ Shape = int | tuple[int, ...] | list[int]
 class SessionMemory:
     """One arena for the arguments of a session's calls; each lane shares the parts that it uses.
 
-    Any thread may use it.
+    Thread-safe.
 
-    Guards      ``_lock`` guards ``_lanes``, ``_is_wanted`` and ``_has_warned``: no further lane
-                shares memory after one of them had no room for it, and a warning comes once.
+    Guards      ``_lock`` guards ``_lanes``, ``_is_wanted`` and ``_has_warned``: after one failure
+                to share memory, no new lane shares any, and only one warning is logged.
     """
 
     def __init__(self, *, is_wanted: bool, on_use: Callable[[], None]) -> None:
@@ -76,13 +76,13 @@ class SessionMemory:
         return self._arena.empty(whole, element)
 
     def refuse(self, lane: CallerLaneMemory | None, error: RefusedError) -> None:
-        """Stop using shared memory: an interpreter could not map a call's."""
+        """Stop using shared memory, since an interpreter could not map it."""
         if lane is not None:
             lane.send_inline()
         self._give_up(error.message)
 
     def trim(self) -> None:
-        """Return memory to the system that has not been used for a while."""
+        """Return memory that has been unused for a while to the system."""
         self._arena.trim(idle_seconds=IDLE_SECONDS)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class SessionMemory:
         )
 
     def _warn(self, text: str) -> None:
-        """Log the first of all such warnings."""
+        """Log a warning, once for the session."""
         with self._lock:
             is_first, self._has_warned = not self._has_warned, True
         if is_first:

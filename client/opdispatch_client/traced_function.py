@@ -21,7 +21,7 @@ from opdispatch.tracing.pytree import constant_key, leaves, map_leaves
 from opdispatch_client.program_recording import Placeholder, Recording, is_remote_or_tensor
 from opdispatch_wire.nesting import ValueCount, check_nesting
 
-# How many programs of one function are kept, for different constants.
+# Most programs kept for one function, each for different constants.
 _CACHED = 64
 
 Function = Callable[..., Any]
@@ -47,10 +47,10 @@ class _Output:
 
 
 class TracedFunction:
-    """A function and its programs. Any thread may use it.
+    """A function and its programs. Thread-safe.
 
-    ``_lock`` protects ``_traces``. Arguments that are not tensors are constants of a program: for
-    new values, the function is traced again.
+    ``_lock`` protects ``_traces``. Arguments other than tensors are constants of a program; for new
+    values, the function is traced again.
     """
 
     def __init__(self, function: Function, *, remote: bool) -> None:

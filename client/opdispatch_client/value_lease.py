@@ -1,10 +1,10 @@
-"""The lease that keeps a session's remote tensors alive: a stream that is open while they live.
+"""The lease that keeps a session's remote tensors alive: values live while its stream is open.
 
 Note [Letting go of a remote tensor]
-    The garbage collector may run at any moment, in any thread, while locks are held. So a tensor
-    that is collected only puts its id into a reentrant queue (``SimpleQueue``, or a deque for
-    asyncio), and the stream's own thread or task sends it, together with others. A tensor that is
-    closed does the same, when the calls in flight with it have ended.
+    The garbage collector may run at any moment, in any thread, with locks held. A collected tensor
+    therefore only puts its id into a reentrant queue (``SimpleQueue``, or a deque for asyncio). The
+    stream's thread or task sends the queued ids together. A closed tensor does the same once the
+    calls in flight with it have ended.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from opdispatch_wire.values import check_text
 HOLD_VALUES = "/opdispatch.v1.ExecutionService/HoldValues"
 
 RELEASED_AT_ONCE = 10_000
-"""How many values one message releases at most, because messages are limited in size."""
+"""Most values that one message releases, since the size of messages is limited."""
 
 Release = Callable[[bytes], None]
 
 
 class Lease:
-    """A session's name for its values, for as long as the daemon holds them.
+    """The id under which the daemon holds a session's values until they are released.
 
-    ``release`` may be called at any moment, in any thread.
+    ``release`` is reentrant and thread-safe.
     """
 
     def __init__(self, session: bytes, release: Release) -> None:
         self.session = session
         self.release = release
         self.why_over = ""
-        """Why the values are gone; empty as long as they are not."""
+        """Reason why the values no longer exist; empty while they do."""
 
     def new_keep(self, on: str | None = None, device: str | None = None) -> remote_pb2.Keep:
         """Return the request to keep the results of one call, in an interpreter or on a device.
@@ -62,9 +62,9 @@ class Lease:
 
 @contextlib.contextmanager
 def in_time(deadline: float | None, endpoint: Endpoint) -> Iterator[float]:
-    """Yield how many seconds the block may take: those of a handshake, or those left.
+    """Yield the seconds that the block may take: the handshake timeout, or the time left if less.
 
-    Raises DeadlineExceededError instead of DaemonUnavailableError when the deadline has passed.
+    Converts DaemonUnavailableError to DeadlineExceededError once the deadline has passed.
     """
     timeout = endpoint.handshake_timeout
     if deadline is not None:
@@ -83,12 +83,12 @@ def released_on_error(lease: Lease, keep: remote_pb2.Keep) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        lease.release(keep.prefix)  # it may have run, and what it kept is unknown
+        lease.release(keep.prefix)  # the call may have run and kept values with unknown ids
         raise
 
 
 def hold_values(channel: grpc.Channel | grpc.aio.Channel) -> Any:
-    """Return the stream's method."""
+    """Return the gRPC method that opens the lease's stream."""
     return channel.stream_stream(
         HOLD_VALUES,
         request_serializer=remote_pb2.HoldValuesRequest.SerializeToString,
@@ -105,8 +105,8 @@ def silent_daemon_error(address: str, timeout: float) -> DaemonUnavailableError:
 
 
 def why_over(error: OpdispatchError) -> str:
-    """Return why values are gone whose stream ended with that error."""
-    if may_have_run(error):  # its text is about calls
+    """Return the reason why the values of a stream that ended with ``error`` are gone."""
+    if may_have_run(error):  # its message is about calls, so it does not apply
         return "the daemon that kept it has ended, or the connection to it"
     return error.message
 

@@ -33,7 +33,7 @@ class CallFuture(Future[Any]):
         self._ends = [on_end]
         self._abandon = abandon
         self.cancel_call: Callable[[], None] | None = None
-        """Tells the other side that the reply is no longer awaited; set when the call has begun."""
+        """Cancels the call at the other side; set when the call has begun."""
 
     def cancel(self) -> bool:
         """Cancel the call, unless it is done; return whether it is cancelled."""
@@ -77,7 +77,7 @@ class CallFuture(Future[Any]):
         self.set_running_or_notify_cancel()
 
     def _end(self, *, abandons: bool = False) -> bool:
-        """Return whether this is the one end that counts."""
+        """Return whether this is the first end of the future; all later ones are ignored."""
         try:
             on_end = self._ends.pop()  # only one of several threads succeeds
         except IndexError:
@@ -89,9 +89,9 @@ class CallFuture(Future[Any]):
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drop the tracebacks of an error and of what it came from.
+    """Remove the tracebacks of an error and of its causes.
 
-    Their frames have the arguments of the call, which a kept future or error would keep alive.
+    Their frames refer to the arguments of the call, which a stored future would keep alive.
     """
     while error is not None:
         error.__traceback__ = None

@@ -73,7 +73,7 @@ class BlockingCalls:
         self._unsent: dict[CallLane, None] = {}
         self._plans = CallPlans()
         self._at_daemon = DaemonCalls(endpoint, self._daemon, self._plans, self._routes)
-        # Not with callbacks, which may wait for a call that is to be made again.
+        # Separate from the callbacks' thread, since callbacks may wait for a call made here.
         self._second_ways = OneThread("call-second-ways")
         planned = PlannedCalls(
             endpoint,
@@ -196,10 +196,7 @@ class BlockingCalls:
     def _begin_at_daemon(
         self, attempt: CallAttempt, future: CallFuture, wait: DaemonWait | None = None
     ) -> None:
-        """Begin the call at the daemon.
-
-        If the daemon is away, in the thread for second attempts.
-        """
+        """Begin the call at the daemon, or in the thread for second attempts if it is away."""
 
         lane = self._daemon.get(attempt.deadline)
         attempt.prepare(lane.inline_bytes)
@@ -221,7 +218,7 @@ class BlockingCalls:
         why = attempt.find_lost(result)
         if why is not None:
             waiting = wait or DaemonWait(self._endpoint.wait, attempt.deadline)
-            # Not in this thread, which reads replies: sending may have to wait.
+            # In another thread: this one reads replies, and sending may block.
             again = functools.partial(self._ask_again, attempt, lane, future, waiting, why)
             self._at_second(attempt, future, why, again)
             return
@@ -458,7 +455,7 @@ class BlockingCalls:
         if isinstance(why, RefusedError) and not is_route_right(why):
             attempt.stay(way, self._routes)
         try:
-            # Not in this thread, which reads replies: sending may block.
+            # In another thread: this one reads replies, and sending may block.
             self._second_ways.submit(ask_daemon, why)
         except RuntimeError as error:  # the session is closed, or the system's limit reached
             end_here(why, error)

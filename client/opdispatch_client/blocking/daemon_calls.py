@@ -58,13 +58,13 @@ class DaemonCalls:
                     self.learn(attempt, lane)
                     return reply
             except (OpdispatchError, LaneClosedError) as error:
-                # In no variable: an error refers to this frame, which has the arguments.
+                # Leave a raised error in no variable: its traceback refers to this frame, a cycle.
                 if (why := attempt.find_lost(error)) is None:
                     raise
             self.prepare_to_ask_again(attempt, wait, lane, why)
 
     def learn(self, attempt: CallAttempt, lane: CallLane) -> None:
-        """Plan calls like one that the daemon has answered, unless it asked for more than that."""
+        """Plan calls like one that the daemon has answered, unless its request asked for more."""
         request = attempt.request
         asks = request.wants_route or request.preferred_session or request.HasField("lost")
         if not (asks or request.HasField("keep")):
@@ -82,9 +82,9 @@ class DaemonCalls:
         self._daemon.pause(pause)
 
     def call_planned(self, operator: str, planned: PlannedArguments, plan: CallPlan) -> Any:
-        """Make a call as the plan for it says.
+        """Make a call by its plan: see Note [Planned calls].
 
-        UNPLANNED if that does not hold, and nothing has been sent. Raises what went wrong.
+        Returns UNPLANNED if the plan is not valid, with nothing sent. Raises the call's error.
         """
         if (lane := self.find_lane(plan)) is None:
             return UNPLANNED
@@ -108,10 +108,9 @@ class DaemonCalls:
             attempt.close()
 
     def find_lane(self, plan: CallPlan) -> BlockingLane | BlockingStream | None:
-        """Return the lane to the daemon for a plan's call.
+        """Return the lane to the daemon for a planned call; None if it must take the general path.
 
-        None: the general path is to make it. The lane is not open or takes single requests, or the
-        call may go directly.
+        It must if the lane is not open or is one of gRPC requests, or if the call may go directly.
         """
         if not (self._endpoint.is_of_this_process and self._daemon.is_open):
             return None
@@ -129,7 +128,7 @@ class DaemonCalls:
         return attempt.explain(error)
 
     def _may_go_directly(self, shape: Hashable) -> bool:
-        """Return whether calls of a shape have a route, or the daemon is to be asked for one."""
+        """Return whether calls of a shape have a route, or the daemon should be asked for one."""
         if direct_kind(self._endpoint, self._daemon.name) is None:
             return False
         return self._routes.find(shape) is not None or self._routes.wants(shape)

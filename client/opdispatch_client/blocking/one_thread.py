@@ -1,4 +1,4 @@
-"""A thread for work that must not be done in the thread in which it arises."""
+"""A thread for work that the submitting thread must not do itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class OneThread:
-    """Runs work in order, in a thread of its own that the first item starts."""
+    """Runs work in order of submission, in one thread, which the first item starts."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, name)
@@ -32,7 +32,7 @@ class OneThread:
 
 
 class _Item:
-    """One item of work. Only one of the threads that claim it gets it."""
+    """One item of work, which only one of several threads can claim."""
 
     def __init__(self, work: Callable[..., object], arguments: tuple[object, ...]) -> None:
         self._unclaimed = [(work, arguments)]

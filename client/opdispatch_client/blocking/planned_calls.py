@@ -73,7 +73,7 @@ class GeneralCalls(Protocol):
         relayed: RelayedCall | None,
         waiting: WaitingCall | None,
     ) -> None:
-        """Let a call that has begun be cancelled, or given up while its interpreter is busy."""
+        """Make a call that has begun cancellable, and movable if its interpreter is busy."""
 
     def flush(self) -> None:
         """Send the submitted requests that are still buffered."""

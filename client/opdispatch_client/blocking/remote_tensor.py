@@ -1,12 +1,12 @@
 """Remote tensors of a blocking session. Written by hand, as ``aio.remote_tensor`` is.
 
 Note [Calculating elsewhere]
-    To the dispatcher of this process, a blocking session's remote tensor is a tensor with the key
-    Python. Its kernel there is that of any class with ``__torch_dispatch__``, and makes the same
-    call through the session, with `remote`. So ``opdispatch.array_api``, and any other code that
-    calls operators in this process, computes where the tensor is. Keys excluded on the way here, by
-    modes or because of another argument that is a local tensor, are not excluded there: whether the
-    call is recorded depends on ``no_grad``.
+    In this process's dispatcher, a blocking session's remote tensor has the key Python. As for any
+    class with ``__torch_dispatch__``, the fallback for that key calls the method, which makes the
+    same call through the session, with `remote`. So ``opdispatch.array_api``, and any other code
+    that calls operators in this process, computes in the tensor's interpreter. Keys that this
+    process excludes, by modes or on behalf of a local tensor among the arguments, are not excluded
+    there: ``no_grad`` decides whether the call is recorded.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from opdispatch_wire.errors import DeadlineExceededError
 LOG = logging.getLogger("opdispatch.client")
 
 SUBMITTED_AT_MOST = 1024
-"""How many submitted calls of a session may be in flight before the next one has to wait."""
+"""Most submitted calls of a session in flight; the next one waits."""
 
 
 class SubmittedFutures:
-    """The futures of one session. Any thread may use them."""
+    """The futures of one session. Thread-safe."""
 
     def __init__(self) -> None:
         self._slots = threading.BoundedSemaphore(SUBMITTED_AT_MOST)
@@ -38,7 +38,7 @@ class SubmittedFutures:
     def begin_until(self, deadline: float | None, abandon: Abandon | None = None) -> CallFuture:
         """Return the future of one more call like ``begin``, waiting until the limit permits it.
 
-        It has failed if that takes until ``deadline``, by ``time.monotonic``; None: no deadline.
+        If that takes until ``deadline``, by ``time.monotonic``, the returned future has failed.
         """
         left = None
         if deadline is not None and deadline != math.inf:

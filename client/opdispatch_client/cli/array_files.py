@@ -216,7 +216,7 @@ def _read_image(file: BinaryIO, path: Path) -> Array:
 
 
 def _write_npz(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
-    # As np.savez does, except that it cannot take every name: its own parameters conflict.
+    # Not np.savez, which cannot take arrays with the names of its own parameters.
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

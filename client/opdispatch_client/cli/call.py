@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
     from opdispatch_client.blocking import Session
 
-# Never part of an argument, which the operating system ends with it.
+# NUL, which cannot occur in an argument: the operating system ends arguments with it.
 _NUMBER_MARK = "\0"
 
 
@@ -131,7 +131,7 @@ def call(
     returns = list_returns(result, read.schema)
     if settings.json:
         document: dict[str, Any] = {"returns": [value_to_json(value) for _, value in returns]}
-        # On one line: one number per line would not help.
+        # On one line: arrays would otherwise take a line per number.
         print_json(document | ({"trace": lines} if trace else {}), indent=None)
     else:
         print_lines(map(str, lines))

@@ -176,7 +176,7 @@ def settings_of(context: typer.Context) -> Settings:
 
 @contextmanager
 def _past_click() -> Iterator[None]:
-    """Keep Click from mistaking our errors in the block for those of the terminal."""
+    """Wrap OpdispatchErrors of the block, since Click would take some for terminal errors."""
     try:
         yield
     except (EOFError, OSError) as error:

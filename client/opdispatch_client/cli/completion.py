@@ -104,7 +104,7 @@ def _is_colons(word: str) -> bool:
 
 
 def _ask_daemon(context: typer.Context, list_names: Callable[[Session], list[str]]) -> list[str]:
-    """Return the names, or none if there is no answer: the prompt must never be disturbed."""
+    """Return the names; none after any error, since completion must print nothing."""
     from opdispatch_client.blocking import connect
 
     address = token_file = None

@@ -1,9 +1,9 @@
 """Converts the arguments of ``opdispatch call`` by the operator's schema.
 
 The schema decides what a word means: for a ``str`` argument "5" stays a string, for a ``Tensor``
-argument a number or a nested list becomes an array, and ``@FILE`` is the text of a file for the
-former, an array in it for the latter. Values that do not match the schema are left unchanged: the
-daemon's error explains more than an error here could.
+argument a number or a nested list becomes an array, and ``@FILE`` is the file's text for the
+former, the array in the file for the latter. Values that do not match the schema are left
+unchanged, since the daemon's error explains more than one raised here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read_arguments(texts: Sequence[str], overloads: Sequence[FunctionSchema]) ->
         return _read_for(positional, by_name, overloads[0], _FREELY)
     for reading in (_AS_IT_LOOKS, _WITH_TENSORS, _FREELY):
         for schema in overloads:
-            # A text file is not an array for one overload, but may be what another one takes.
+            # A file that is no array for this overload may be text for another one.
             with contextlib.suppress(UsageError):
                 arguments = _read_for(positional, by_name, schema, reading)
                 if _fits(arguments, schema):

@@ -24,10 +24,10 @@ LibraryName = Annotated[
 ]
 """The argument of commands for one library."""
 
-# A smaller difference may be anything that a remaining interpreter did meanwhile.
+# Least amount of freed memory, in bytes, that is reported: less may be due to other work.
 WORTH_TELLING = 2**20
 _MOST_OPERATORS = 20
-"""How many of a library's operators ``load`` lists."""
+"""Most operators of a library that ``load`` lists."""
 
 
 def load(

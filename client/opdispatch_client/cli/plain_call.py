@@ -33,9 +33,9 @@ _TIMEOUT = 30.0
 
 
 def call_plainly(command: PlainCommand) -> Exit | None:
-    """Make the call that a command line asks for; return None if it is not plain after all.
+    """Make the call of a command line; return None, with nothing sent, if it is not plain.
 
-    Nothing has been sent then. Raises the error of a call that was sent.
+    Raises the error of a call that was sent.
     """
     with contextlib.suppress(NotPlainError, AddressFormError):
         address = command.address or default_address()

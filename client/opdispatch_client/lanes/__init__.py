@@ -14,13 +14,13 @@ single_call                            the only call of a process, over the loca
 
 To an interpreter:
 
-routes                                 which interpreters run which calls; no I/O
+routes                                 the interpreters that run calls of each shape; no I/O
 relayed_calls                          calls that the daemon relays to unreachable interpreters
 direct_way                             chooses the interpreter of a call
 direct_local, async_direct_local       over local lanes, on the same machine
 direct_streams, async_direct_streams   over gRPC streams, to other machines
 waiting_calls                          calls that wait for a busy interpreter; no I/O
-busy_watch, async_busy_watch           ask the daemon whether calls should move, and move them
+busy_watch, async_busy_watch           move calls away from busy interpreters
 overdue_replies                        deadlines of planned calls in an event loop
 memory_tender                          releases unused shared memory
 """

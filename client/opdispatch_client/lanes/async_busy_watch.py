@@ -54,6 +54,6 @@ class AsyncBusyWatch:
             self._look_later()
 
     async def _ask(self) -> None:
-        with contextlib.suppress(OpdispatchError):  # the calls just go on waiting
+        with contextlib.suppress(OpdispatchError):  # the calls keep waiting
             self._calls.give_up_where_busy(await self._list_interpreters())
         self._look_later()

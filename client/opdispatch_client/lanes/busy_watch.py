@@ -19,7 +19,7 @@ from opdispatch_client.listings import Interpreter
 
 
 class BusyWatch:
-    """A thread that runs while there are calls, and asks the daemon about all that wait long.
+    """A thread that runs while there are calls, and queries the daemon about those that wait long.
 
     Guards      ``_lock`` guards ``_is_there``: while there are calls, the thread runs, unless it
                 could not be started; then the next call tries again.
@@ -80,7 +80,7 @@ class BusyWatch:
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
             if self._calls.is_look_due(time.monotonic()):
-                with contextlib.suppress(OpdispatchError):  # the calls just go on waiting
+                with contextlib.suppress(OpdispatchError):  # the calls keep waiting
                     self._calls.give_up_where_busy(self._list_interpreters())
             with self._lock:
                 # Clear the flag before looking for calls: ``add`` does the opposite, so that a call

@@ -60,7 +60,7 @@ class CallAttempt:
         self.tensors: CallerTensors | None = None
         """Large tensors of the request and the reply on a lane that shares no memory."""
         self.lost: Exception | None = None
-        """Why the daemon's first reply was lost, if the call was sent again since."""
+        """Reason why the daemon's first reply was lost, if the call was sent again since."""
         self._is_detached = detached
         self._is_encoded = False
         self._wants_route = False
@@ -188,8 +188,8 @@ class CallAttempt:
     def stay(self, way: DirectWay[InterpreterLane], routes: Routes) -> None:
         """Prefer the interpreter that has refused a direct call when the daemon relays it.
 
-        The interpreter may only not know the route yet, which is no reason to burden another. The
-        call counts as in flight there from now on, since calls are spread by these counts.
+        The interpreter may merely not know the route yet, so another interpreter need not run it.
+        The call counts as in flight there from now on, since calls are balanced by these counts.
         Idempotent.
         """
         if self.relayed is None:
@@ -236,7 +236,7 @@ class CallAttempt:
         may have run. See Note [A daemon that restarts].
         """
         is_encoded = self._is_encoded
-        # Not programs, which are several calls, nor calls that keep results: the lease of these
+        # Do not repeat programs, which are several calls, nor calls that keep results, whose lease
         # ended with the daemon.
         is_plain = is_encoded and not (self.request.program or self.request.HasField("keep"))
         is_repeatable = is_plain and self.call.retry and self.lost is None

@@ -48,7 +48,7 @@ UNPLANNED: Final = object()
 MOST_SESSION_PLANS = 1024
 """Most plans that a session keeps."""
 
-# After so many replies in a row, each of a new form, no more layouts are made.
+# Number of consecutive replies, each of a new form, after which no more forms are learned.
 _MOST_MISSES = 16
 
 

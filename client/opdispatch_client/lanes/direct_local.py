@@ -13,7 +13,7 @@ from opdispatch_wire.lanes.blocking_lane import BlockingLane
 from opdispatch_wire.lanes.lane_messages import patience_until
 from opdispatch_wire.v1 import execution_pb2
 
-# In seconds. An interpreter that takes longer to answer is busy, so the daemon may choose another.
+# Seconds to wait for an interpreter; one that takes longer is busy, and the daemon chooses another.
 _OPENING_PATIENCE = 1.0
 
 

@@ -27,7 +27,7 @@ UNUSABLE: Final[Mapping[LaneKind, tuple[type[Exception], ...]]] = {
 
 
 def kinds_to_try(endpoint: Endpoint) -> tuple[LaneKind, ...]:
-    """Return the kinds of lanes to the daemon to try, in order; only one if the session asks so."""
+    """Return the kinds of lanes to the daemon to try, in order; one if the session requires it."""
     return KINDS if endpoint.lane == "auto" else (endpoint.lane,)
 
 

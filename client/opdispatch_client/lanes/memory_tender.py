@@ -1,4 +1,4 @@
-"""Release unused shared memory of a session while no calls do so."""
+"""Release a session's unused shared memory when no calls are made that would release it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 TEND_SECONDS = 1.0
-"""Longest time in seconds that unused memory of an interpreter stays in use."""
+"""Longest time in seconds until unused memory of an interpreter is released."""
 
 
 class MemoryTender:

@@ -1,4 +1,4 @@
-"""The routes that a session knows: which interpreters run which calls. No I/O."""
+"""The routes that a session knows: the interpreters that run calls of each shape. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ V = TypeVar("V")
 MOST_ROUTES = 1024
 """Most routes that a session keeps; beyond that, the oldest is dropped."""
 
-# More than one, since a call may also wait for the end of the session's own call before it.
+# Number of consecutive calls that waited after which a route counts as contended. More than one,
+# since a call may also wait for an earlier call of its own session.
 _WAITS_OF_CONTENTION = 3
 
 # Seconds before the daemon is asked again for a route that it did not give.
@@ -113,7 +114,7 @@ class Routes:
         return time.monotonic() >= self._refused_until.get(shape, 0.0)
 
     def postpone(self, shape: Hashable) -> None:
-        """Do not ask the daemon for that shape for a while: its route was of no use."""
+        """Request no route for that shape for a while, since the last one was unusable."""
         with self._mutex:
             _put(self._refused_until, shape, time.monotonic() + _REFUSAL_LASTS)
 

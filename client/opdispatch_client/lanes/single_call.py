@@ -1,7 +1,7 @@
-"""One call over the daemon's local lane, for a process that makes no other.
+"""One call over the daemon's local lane, for a process that makes only one.
 
-A session asks over gRPC for the lane's path and the daemon's version. Here a file next to the
-daemon's socket has the path, and the lane's handshake the version, so that neither gRPC nor the
+A session requests the lane's path and the daemon's version over gRPC. Here, the path is read from a
+file next to the daemon's socket, and the version from the lane's handshake, so neither gRPC nor the
 dispatcher needs to be imported.
 """
 

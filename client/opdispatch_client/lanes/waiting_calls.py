@@ -13,9 +13,9 @@ from opdispatch_client.listings import Interpreter
 from opdispatch_wire.v1 import execution_pb2
 
 LOOK_SECONDS = 0.5
-"""Interval of the checks in seconds, and the wait of a call before the daemon is first asked."""
+"""Interval of the checks, and wait of a call before the daemon is first queried, in seconds."""
 
-# The daemon is asked again about a call after this fraction of the time that it has waited.
+# The daemon is queried again about a call after this fraction of the time that it has waited.
 _RARER = 0.25
 
 
@@ -74,7 +74,7 @@ class WaitingCalls:
         call.give_up = None  # a closure that would keep the arguments alive
 
     def is_look_due(self, now: float) -> bool:
-        """Return whether to ask the daemon now; less and less often for the same call."""
+        """Return whether to query the daemon now; the interval grows while a call waits."""
         due = [call for call in self._calls.copy() if call.look_at <= now]
         for call in due:
             call.look_at = now + max(LOOK_SECONDS, _RARER * (now - call.began))
