@@ -1,28 +1,28 @@
 """The operators of the library ``array``: the functions of the Python array API standard.
 
 Their kernels for ``CPU`` and ``CUDA`` have one source, array-api-compat over NumPy and CuPy; those
-for ``Meta`` say what shape and dtype a result has. ``register`` puts them into a dispatcher;
-``opdispatch.array_library`` does that.
+for ``Meta`` compute the shape and dtype of a result. ``opdispatch.array_library`` calls
+``register`` to add them to a dispatcher.
 
-functions          the operators, and what the standard calls them
-type_promotion     which element types go together
-preconditions      what functions are not defined for, and libraries do not refuse
-library_functions  what a library has for them, where it differs, adapted
-extension_functions the same, for linear algebra and Fourier transforms
-special_cases      infinities and zeros as the standard has them
-numpy_calls        what of it goes to NumPy without what stands before its functions
-numpy_loops        faster loops for what NumPy does slowly
-kernels            kernels for arrays and tensors out of functions for arrays
-half_precision     what is added up in float32, and scalars beside bfloat16
-cupy_functions     what CuPy has for them, where it differs, adapted
-cuda               kernels of CuPy's functions, imported when they are needed
-sizes              sizes that no array can have
-gpu_sizes          the same, of results on a GPU, for CuPy does not look
+functions          the operators' schemas, and the functions of the standard that they call
+type_promotion     check that the standard defines a promoted dtype
+preconditions      check arguments that libraries do not, or report badly
+library_functions  NumPy's and CuPy's functions, adapted to the schemas
+extension_functions the same for linear algebra and Fourier transforms
+special_cases      infinities and signed zeros as in the standard
+numpy_calls        expressions that call NumPy's C functions directly
+numpy_loops        faster loops where NumPy's are slow
+kernels            compile kernels for arrays and tensors from functions of arrays
+half_precision     accumulate in float32; promote bfloat16 with scalars
+cupy_functions     CuPy's functions, adapted where they differ from NumPy's
+cuda               kernels for CUDA, which import CuPy on first use
+sizes              refuse sizes beyond those of any array
+gpu_sizes          the same for results on a GPU, which CuPy does not check
 meta_kernels       shapes and dtypes of results; meta_* by topic
-creation           which backend makes an array: that of the device that is asked for
-indexing           what is behind x[...] and x[...] = value
-functional_variants what stands for views and assignment where there are none
-math_bits          conjugates and negatives that are not computed yet
+creation           select the backend of a new array by its device
+indexing           x[...] and x[...] = value
+functional_variants functional variants of views and assignment
+math_bits          lazy conjugate and negative views
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ NAMESPACE = "array"
 
 
 def register(library: Library) -> None:
-    """Register all of them with a library of that namespace, in one publication."""
+    """Define all operators in ``library``, of the namespace ``array``, in one publication."""
     with library.dispatcher.transaction():
         for function in FUNCTIONS:
             name = library.define(str(function.schema))
@@ -92,7 +92,7 @@ def register(library: Library) -> None:
                 library.impl(name, KernelFunction.from_maker(make), key)
         register_functional_variants(library)
         register_math_bits(library)
-        # ``Tensor.detach`` in a trace, so that a graph has it; elsewhere it needs no operator.
+        # Tracing records ``Tensor.detach`` as this operator; it is not called otherwise.
         library.define("detach(Tensor(a) x) -> Tensor(a)")
         library.impl("detach", _detach, "CompositeImplicitAutograd")
 

@@ -1,4 +1,4 @@
-"""Arrays where they are asked for: the argument ``device`` says which backend makes them."""
+"""Create arrays on the requested device: the argument ``device`` selects the backend."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _ON_HOST = DispatchKeySet(CPU_BITS)
 
 
 def make_selection(schema: FunctionSchema, operator: FindOperator) -> KernelFunction:
-    """Make the kernel of ``operator()`` for ``BackendSelect``, like PyTorch's.
+    """Return the ``BackendSelect`` kernel of ``operator()``, like PyTorch's.
 
-    It redispatches to the key of the device.
-
-    If the backend has no kernel of its own, the array is made on the host.
+    It redispatches to the key of the device. If that backend has no kernel, it creates the array on
+    the host and copies it to the device.
     """
     title = f"selection of {schema.name}"
     return _SelectionText(schema).compile(
@@ -39,10 +38,10 @@ def make_selection(schema: FunctionSchema, operator: FindOperator) -> KernelFunc
 
 
 class _SelectionText(LayerText):
-    """The text of such a kernel; what is below it is the host's."""
+    """The source of a selection kernel; its tail call is to the CPU kernel."""
 
     def lines(self) -> list[str]:
-        """Return the lines that call the kernel below, unless a device is given."""
+        """Return lines that call the CPU kernel without a device, else the device's kernel."""
         passed = ", ".join(each for each in self.passed if each != "device=device")
         return [
             f"if device is None: {self.tail_call()}",
@@ -64,10 +63,10 @@ def _make_on_device(op: OperatorHandle, device: str, *args: Any, **options: Any)
 def make_placed(
     dispatcher: Dispatcher, function: ArrayFunction, make: Callable[[], Kernel]
 ) -> Kernel:
-    """Make the kernel of an operator that has an array and a device, from one for the array's
-    device, which ``make()`` returns.
+    """Return the kernel of an operator that takes an array and a device.
 
-    ``zeros_like`` on another device calls ``zeros``; ``astype`` moves what it has converted.
+    ``make()`` returns its kernel for the array's own device. For another device, ``zeros_like``
+    calls ``zeros`` there; ``astype`` converts, then copies to the device.
     """
     kernel = make()
     if function.operator == "astype":
@@ -79,7 +78,7 @@ def make_placed(
         array = dispatcher.get_schema(name)(list(x.shape), *fill, dtype=wanted, device=device)
         return Tensor(array) if type(x) is Tensor else array
 
-    # Each with its own arguments: packed ones would be a third of what a small call pays for.
+    # Explicit parameters: packing *args would take a third of the time of a small call.
     def make_like(x: Any, *, dtype: Any = None, device: str | None = None) -> Any:
         if device is None or _is_on(x, device):
             return kernel(x, dtype=dtype)
@@ -99,8 +98,8 @@ def _make_astype(kernel: Kernel) -> Kernel:
             check_complex("astype", x.dtype, dtype)
         if device is None or _is_on(x, device):
             return x if not copy and x.dtype == dtype else kernel(x, dtype, copy=copy)
-        converted = kernel(x, dtype, copy=False)  # what is moved is a copy
-        # Not by ``to``, which calls this where calls are observed.
+        converted = kernel(x, dtype, copy=False)  # the transfer copies
+        # Not ``Tensor.to``, which calls ``astype`` under modes that record calls.
         moved = on_device(converted.array if type(converted) is Tensor else converted, device)
         return Tensor(moved) if type(x) is Tensor else moved
 

@@ -1,4 +1,4 @@
-"""The kernels for ``CUDA``: CuPy's functions, imported when one is called first."""
+"""Kernels for ``CUDA``: CuPy's functions, imported on the first call."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from opdispatch.native.array.operators.half_precision import (
 from opdispatch.native.array.operators.kernels import make_kernel
 
 _INVALID_DEVICE = 101  # driver_types.h, cudaErrorInvalidDevice
-# How large their results are is said by an argument that is not an array.
+# Operators whose result size depends on an argument that is not an array.
 _ENLARGING = (
     *("broadcast_to", "repeat", "tile", "fft_fft", "fft_fftn", "fft_hfft", "fft_ifft", "fft_ifftn"),
     *("fft_ihfft", "fft_irfft", "fft_irfftn", "fft_rfft", "fft_rfftn"),
 )
-# What CuPy's errors of CUDA, of cuBLAS and so on, of memory, and of libraries of CUDA that are not
-# there, are.
+# Base classes of CuPy's errors: of CUDA and its libraries, out of memory, missing CUDA libraries.
 _FAILURES = (RuntimeError, MemoryError, ImportError)
 
 
@@ -42,15 +41,15 @@ def make_cuda_kernel(
     own: Callable[..., Any] | None = None,
     on_meta: Callable[..., Any] | None = None,
 ) -> Kernel:
-    """Make the kernel of an operator for arrays on a GPU: the standard's function, or ``own``.
+    """Return the kernel of an operator for arrays on a GPU: the standard's function, or ``own``.
 
-    ``on_meta`` is for an operator that ``META_FUNCTIONS`` has not.
+    ``on_meta`` computes result shapes for an operator that ``META_FUNCTIONS`` lacks.
 
-    Arrays of the host may be among them if they have one element and no dimension, or are indices,
-    and are not what is written to: the GPU would write to a copy.
+    Host arrays are accepted if they are 0-d or indices, except as the target of a write, because
+    the GPU would write to a copy. Raises DeviceError for other mixtures of devices.
     """
     name, free = f"array::{function.operator}", function.places_of_indices
-    is_write = function.schema.is_mutable  # to the first of its arguments
+    is_write = function.schema.is_mutable  # writes to its first argument
     check_sizes = None if is_write else make_size_check(function, on_meta)
 
     @functools.cache
@@ -80,7 +79,7 @@ def make_cuda_kernel(
         except _FAILURES as error:
             if getattr(error, "status", None) == _INVALID_DEVICE:
                 raise DeviceError(f"{name}: there is no device 'cuda:{number}'") from error
-            if type(error) is MemoryError:  # C++'s own: Thrust had no room to sort
+            if type(error) is MemoryError:  # std::bad_alloc: Thrust has no memory to sort
                 raise memory_error(cupy, error, place or "cuda") from error
             if (explained := explain_device_error(error)) is not None:
                 raise explained from error
@@ -90,8 +89,8 @@ def make_cuda_kernel(
 
     def call_first(*args: Any, **kwargs: Any) -> Any:
         result = checked(*args, **kwargs)
-        # From now on CuPy is there, and the kernel, which calls what that name stands for, can do
-        # without this. Threads that come here at once have the same to put there.
+        # CuPy is imported now: replace this function in the kernel's globals. No lock is needed:
+        # concurrent first calls store equivalent functions.
         direct = None if own else _direct(function, find(), checked)
         kernel.__globals__["function"] = direct or checked
         return result
@@ -102,12 +101,12 @@ def make_cuda_kernel(
 
 
 def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | None:
-    """Return ``call``, calling ``found`` directly for arrays that are all on the current GPU.
+    """Return a fast path of ``call`` that calls ``found`` directly on arrays of the current GPU.
 
-    To look for the device of a call takes longer than all else that is done for it. None for
-    operators that write, make arrays, or take lists of them, for those that look at dtypes, and for
-    those that make larger arrays of an integer that they are given. Arrays that are large, or
-    without elements, are looked at: see ``gpu_sizes``.
+    Finding the device of a call takes longer than the rest of the kernel's Python. Return None for
+    operators that write, create arrays or take lists of them, for factorizations, and for those
+    whose result size depends on an integer argument. Large and empty arrays take the general path,
+    which checks sizes: see ``gpu_sizes``.
     """
     arguments = function.schema.arguments
     tensors = [n for n, each in enumerate(arguments) if each.type.dispatches]
@@ -126,13 +125,13 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
     of_two = LARGE**2
     most = LARGE if len(tensors) == 1 else of_two
 
-    # Nearly all calls have one array or two: without packing and loops they take 0.2 us less.
+    # Special functions for one and two arrays: without packing and loops, calls take 0.2 us less.
     def call_of_one(x: Any) -> Any:
         if type(x) is of_gpu and 0 < x.size <= LARGE:
             try:
                 return found(x)
             except _FAILURES:
-                pass  # fails again, where it is said why
+                pass  # ``call`` fails again, and explains the error
         return call(x)
 
     def call_of_two(x1: Any, x2: Any) -> Any:
@@ -164,9 +163,9 @@ def _direct(function: ArrayFunction, found: Kernel, call: Kernel) -> Kernel | No
 
 
 def _checked(found: Kernel) -> Kernel:
-    """Return ``found``, raising LinAlgError for the matrices that fail on the host.
+    """Return ``found``, raising LinAlgError for matrices for which NumPy raises it.
 
-    It waits for the GPU to say so. Without that, CuPy goes on with whatever cuSOLVER leaves behind.
+    This synchronizes with the GPU. By default, CuPy returns whatever cuSOLVER leaves in the output.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""CuPy's functions for operators, adapted where they are less than the standard's.
+"""CuPy's functions for operators, adapted where they deviate from the standard.
 
-Each was found with CuPy 14.2 beside NumPy, by calling both with the same arguments.
+The deviations are those of CuPy 14.2, found by calling NumPy and CuPy with the same arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FLOAT16 = np.dtype(np.float16)
 
 
 def find_cupy_function(namespace: Any, function: ArrayFunction) -> Kernel:
-    """Return the kernel of an operator from ``array_api_compat.cupy``."""
+    """Return an operator's function from ``array_api_compat.cupy``, adapted if it deviates."""
     found = find_unchecked(namespace, function)
     adapt = _ADAPTED.get(function.operator)
     if adapt is not None:
@@ -32,10 +32,7 @@ def find_cupy_function(namespace: Any, function: ArrayFunction) -> Kernel:
 
 
 def _cumulative(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt a cumulative function.
-
-    CuPy's takes no 0-d array, which NumPy's takes for one element.
-    """
+    """Adapt a cumulative function: CuPy's rejects a 0-d array, which NumPy treats as 1-d."""
     return lambda x, **options: found(_of_a_dimension(x), **options)
 
 
@@ -49,7 +46,7 @@ def _of_a_dimension(x: Any) -> Any:
 
 
 def _broadcast_to(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt ``broadcast_to``: CuPy's takes negative extents as they are."""
+    """Adapt ``broadcast_to``: CuPy's does not reject negative extents."""
 
     def broadcast_to(x: Any, shape: Any) -> Any:
         if min(as_tuple(shape), default=0) < 0:
@@ -61,11 +58,9 @@ def _broadcast_to(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _norm(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt a norm: CuPy's raises for an array without elements.
+    """Adapt a norm: CuPy's raises for empty arrays, and accumulates float16 in float16 (CUB).
 
-    Nothing is moved for the host's to say it.
-
-    Of float16 it adds up in float16, by CUB.
+    For an empty array NumPy computes the result, or raises the error, from a host array.
     """
 
     def norm(x: Any, **options: Any) -> Any:
@@ -79,7 +74,7 @@ def _norm(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _permute_dims(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt ``permute_dims``: CuPy's reverses the axes when it is given none of them."""
+    """Adapt ``permute_dims``: CuPy's reverses the dimensions when ``axes`` is empty."""
 
     def permute_dims(x: Any, axes: Any) -> Any:
         if len(axes) != x.ndim:
@@ -91,7 +86,7 @@ def _permute_dims(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _in_float32(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt a sum: CuPy's adds up float16 in float16, by CUB, unless another type is asked for."""
+    """Adapt a sum: CuPy's accumulates float16 in float16 (CUB) unless another dtype is given."""
 
     def add_up(x: Any, *, dtype: Any = None, **options: Any) -> Any:
         if x.dtype != _FLOAT16 or (dtype is not None and dtype != _FLOAT16):
@@ -102,7 +97,7 @@ def _in_float32(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _eigenvalues(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt eigenvalues: CuPy's are real for an empty stack of matrices."""
+    """Adapt eigenvalues: CuPy's have a real dtype for an empty stack of matrices."""
 
     def of_matrices(x: Any) -> Any:
         results = found(x)
@@ -117,10 +112,7 @@ def _eigenvalues(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _searchsorted(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt ``searchsorted``.
-
-    CuPy's compares as C++ does, for which -1 is more than an unsigned 1.
-    """
+    """Adapt ``searchsorted``: CuPy's compares as C++ does, where -1 > 1u."""
 
     def searchsorted(x1: Any, x2: Any, **options: Any) -> Any:
         if not hasattr(x2, "dtype"):
@@ -134,10 +126,7 @@ def _searchsorted(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _solve(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt ``solve``.
-
-    CuPy's wants as many systems as right-hand sides, and at least one of both.
-    """
+    """Adapt ``solve``: CuPy's does not broadcast batch dimensions, and rejects empty batches."""
 
     def solve(x1: Any, x2: Any) -> Any:
         if x2.ndim > 1:
@@ -153,7 +142,7 @@ def _solve(found: Kernel, of_numpy: Kernel) -> Kernel:
 
 
 def _tensordot(found: Kernel, of_numpy: Kernel) -> Kernel:
-    """Adapt ``tensordot``: CuPy's takes only an integer as axes for a 0-d tensor."""
+    """Adapt ``tensordot``: CuPy's accepts only an integer ``axes`` for 0-d arrays."""
 
     def tensordot(x1: Any, x2: Any, **options: Any) -> Any:
         return found(x1, x2, **options) if x1.ndim and x2.ndim else x1 * x2

@@ -1,4 +1,4 @@
-"""The functions of the standard's extensions ``linalg`` and ``fft``, as their schemas want them."""
+"""Functions of the standard's extensions ``linalg`` and ``fft``, adapted to their schemas."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from opdispatch.native.array.operators.functions import Kernel
 from opdispatch.native.array.operators.meta_shapes import show
 
 _FARTHEST = 2**31 - 1
-"""The diagonal that is farthest from the main one, of those that NumPy takes."""
+"""The largest ``offset`` of a diagonal that NumPy accepts."""
 
 
 def _new(found: Kernel) -> Kernel:
-    """Adapt a function that may return its argument: return a new array."""
+    """Adapt a function that may return its argument: return a new array instead."""
 
     def new(x: Any, *args: Any, **options: Any) -> Any:
         result = found(x, *args, **options)
@@ -40,7 +40,7 @@ def _diagonal(found: Kernel) -> Kernel:
 
 
 def _beyond_matrix(found: Kernel) -> Kernel:
-    """Adapt ``diagonal`` beyond the matrix: such diagonals are empty."""
+    """Adapt ``diagonal``: return an empty diagonal for offsets beyond what NumPy accepts."""
 
     def of_diagonal(x: Any, *, offset: int, **options: Any) -> Any:
         if not -_FARTHEST <= offset <= _FARTHEST:
@@ -52,9 +52,9 @@ def _beyond_matrix(found: Kernel) -> Kernel:
 
 
 def _along_named_axes(found: Kernel) -> Kernel:
-    """Adapt a transform with ``s`` but no axes: NumPy requires them; the last ones are meant.
+    """Adapt a transform with ``s`` but no axes, which NumPy requires: use the last ``len(s)``.
 
-    Along none, it returns real numbers as they are.
+    Over no axes, a transform returns real numbers unchanged; convert them to complex.
     """
 
     def transform(x: Any, *, s: Any = None, axes: Any = None, **options: Any) -> Any:
@@ -69,10 +69,10 @@ def _along_named_axes(found: Kernel) -> Kernel:
 
 
 def _of_finite_elements(operator: str) -> Callable[[Kernel], Kernel]:
-    """Adapt a decomposition to refuse infinities and NaN.
+    """Adapt a decomposition to raise LinAlgError for infinities and NaN.
 
-    LAPACK never ends with the singular values of some matrices that have an infinity, and finds a
-    rank in others; ``eig`` refuses them by itself.
+    For some matrices with an infinity, LAPACK's singular values never converge, and for others it
+    returns a rank. ``eig`` raises by itself.
     """
 
     def adapt(found: Kernel) -> Kernel:
@@ -90,10 +90,7 @@ def _of_finite_elements(operator: str) -> Callable[[Kernel], Kernel]:
 
 
 def _matrix_rank(found: Kernel) -> Kernel:
-    """Adapt ``matrix_rank``.
-
-    NumPy looks for the largest singular value, and an empty matrix has none.
-    """
+    """Adapt ``matrix_rank``: NumPy's fails on empty matrices, without a largest singular value."""
     found = _of_finite_elements("linalg_matrix_rank")(found)
 
     def matrix_rank(x: Any, **options: Any) -> Any:
@@ -105,10 +102,7 @@ def _matrix_rank(found: Kernel) -> Kernel:
 
 
 def _to_real(found: Kernel) -> Kernel:
-    """Adapt a transform to reals.
-
-    NumPy leaves the memory uninitialized if the input has no points to pad.
-    """
+    """Adapt a transform to reals: NumPy returns uninitialized memory if there are no points."""
 
     def transform(x: Any, *, n: int | None = None, axis: int = -1, **options: Any) -> Any:
         if isinstance(x, np.ndarray) and x.shape[axis] == 0:
@@ -119,7 +113,7 @@ def _to_real(found: Kernel) -> Kernel:
 
 
 def _to_real_along_named_axes(found: Kernel) -> Kernel:
-    """Adapt a transform to reals of several axes, like ``_to_real`` of the last one."""
+    """Adapt a transform to reals over several axes, like ``_to_real`` for the last one."""
 
     def transform(x: Any, *, s: Any = None, axes: Any = None, **options: Any) -> Any:
         last = -1 if axes is None else axes[-1]
@@ -131,7 +125,7 @@ def _to_real_along_named_axes(found: Kernel) -> Kernel:
 
 
 def _with_a_zero(x: Any, axis: int) -> Any:
-    """Return zeros of extent 1 along that axis, in place of an array without elements there."""
+    """Return host zeros like ``x``, but with the extent 1 along ``axis``."""
     shape = list(x.shape)
     shape[axis] = 1
     return np.zeros(shape, x.dtype)
@@ -150,4 +144,4 @@ EXTENSION_ADAPTERS: Final[dict[str, Callable[[Kernel], Kernel]]] = {
     "fft_irfftn": lambda found: _to_real_along_named_axes(_along_named_axes(found)),
     **dict.fromkeys(("fft_hfft", "fft_irfft"), _to_real),
 }
-"""Adapters around a library's function where it differs, by operator."""
+"""Adapters of library functions that deviate from the schema or the standard, by operator."""

@@ -1,11 +1,11 @@
-"""Functional variants of views and assignment, for functions without views and writes.
+"""Functional variants of views and assignment, for functionalized functions.
 
-``getitem_copy`` and the like give what ``getitem`` gives, with elements of its own. ``setitem``
-returns a tensor with what ``setitem_`` would have written to its argument, as ``copy`` does for
-``copy_``; ``real_scatter`` and ``imag_scatter`` one with another real or imaginary part. PyTorch
-has ``slice_copy``, ``slice_scatter`` and others.
+``getitem_copy`` and the like return copies of what the view operators return. ``setitem`` returns a
+copy of its argument with the write of ``setitem_`` applied, as ``copy`` does for ``copy_``;
+``real_scatter`` and ``imag_scatter`` replace the real or imaginary part. They correspond to
+PyTorch's ``slice_copy``, ``slice_scatter`` and others.
 
-Their kernels, for every backend without one of its own, copy what the operators for views give.
+Their kernels call the view operator and copy, on every backend without a kernel of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VIEWS = (
     *("broadcast_to", "expand_dims", "flip", "getitem", "imag", "linalg_diagonal"),
     *("matrix_transpose", "moveaxis", "permute_dims", "real", "reshape", "squeeze", "unstack"),
 )
-"""The operators that return views, but for ``astype``, which copies on request."""
+"""The operators that return views, except ``astype``, which may copy."""
 
 COPY_ = parse_schema("copy_(Tensor(a!) x, Tensor src) -> Tensor(a!)")
 _SCATTERS = ("real", "imag")
@@ -39,16 +39,16 @@ def _without_aliases(schema: FunctionSchema, name: str) -> FunctionSchema:
 
 
 def _schemas() -> dict[str, FunctionSchema]:
-    """Return the operators that return views or write, by name."""
+    """Return the schemas of the operators that return views or write, by name."""
     return {str(each.schema.name): each.schema for each in (*FUNCTIONS, *INDEXING)}
 
 
 def register_functional_variants(library: Library) -> None:
-    """Register them with the library that has the operators for views, in one publication."""
+    """Define the variants in the library of the view operators, in one publication."""
     dispatcher, schemas = library.dispatcher, _schemas()
 
     def find(name: str) -> Callable[..., Any]:
-        """Return the operator, looked up when it is called: it is not published yet."""
+        """Return a function that looks the operator up when called: it is not published yet."""
         return lambda *args, **kwargs: dispatcher.get_schema(f"array::{name}")(*args, **kwargs)
 
     with dispatcher.transaction():
@@ -93,9 +93,10 @@ def _scattering(part: Callable[..., Any], write: Callable[..., Any]) -> Callable
 
 
 def copy_(x: Any, src: Any) -> Any:
-    """Write the elements of ``src`` to ``x``, of the same shape and dtype.
+    """Write the elements of ``src`` to ``x`` and return ``x``, on any devices.
 
-    Raises ArgumentError for others and for tensors that are not dense, and DeviceError.
+    Raises ArgumentError unless both are dense and of the same shape and dtype, DeviceError if the
+    transfer fails.
     """
     _check_alike("copy_", x, src)
     target = plain(x)
@@ -105,7 +106,7 @@ def copy_(x: Any, src: Any) -> Any:
     contents = plain(src)
     owner = find_backend(type(contents))
     if owner is not None and owner is not backend:
-        contents = owner.to_host(contents)  # from there, every backend takes them
+        contents = owner.to_host(contents)  # every backend accepts host arrays
     backend.assign(target, contents)
     return x
 

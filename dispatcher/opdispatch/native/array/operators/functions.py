@@ -1,8 +1,8 @@
 """The operators of the namespace ``array``: the functions of the Python array API standard.
 
-Names, arguments and their order are the standard's, revision 2025.12, with its extensions
-``linalg`` and ``fft`` as ``array::linalg_det`` and ``array::fft_fft``. Where the standard lets a
-Python scalar stand for an array, there is an overload, named as PyTorch names such.
+Names, arguments and their order are the standard's, revision 2025.12. Its extensions ``linalg`` and
+``fft`` become prefixes: ``array::linalg_det``, ``array::fft_fft``. Where the standard accepts a
+Python scalar for an array, there is an overload, named as in PyTorch.
 
 https://data-apis.org/array-api/2025.12
 """
@@ -17,7 +17,7 @@ from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.parser import parse_schema
 
 Kernel = Callable[..., Any]
-"""A function of an operator's arguments, or a library's for them."""
+"""A function with an operator's parameters, or the library function behind it."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -29,14 +29,14 @@ abs acos acosh asin asinh atan atanh bitwise_invert ceil conj cos cosh exp expm1
 isfinite isinf isnan log log1p log2 log10 logical_not negative positive real reciprocal round
 sign signbit sin sinh sqrt square tan tanh trunc
 """)
-"""Element by element, of one array."""
+"""Elementwise functions of one array."""
 
 BINARY = _names("""
 add atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift bitwise_xor copysign
 divide equal floor_divide greater greater_equal hypot less less_equal logaddexp logical_and
 logical_or logical_xor maximum minimum multiply nextafter not_equal pow remainder subtract
 """)
-"""Element by element, of two; either of them may be a Python scalar."""
+"""Elementwise functions of two arrays, either of which may be a Python scalar."""
 
 _PARTS = ("imag", "real")
 """Views of complex arrays."""
@@ -57,7 +57,7 @@ zeros(int[1] shape, *, {_NEW}) -> Tensor
 fft_fftfreq(int n, *, float d=1.0, {_NEW}) -> Tensor
 fft_rfftfreq(int n, *, float d=1.0, {_NEW}) -> Tensor
 """.strip().splitlines()
-"""Of no array: the device says which kernel makes the new one."""
+"""Functions without an array argument: ``device`` selects the kernel."""
 
 _OTHERS = f"""
 clip(Tensor x, Scalar? min=None, Scalar? max=None) -> Tensor
@@ -158,18 +158,18 @@ _N_TRANSFORMS = ("fftn", "ifftn", "rfftn", "irfftn")
 
 @dataclass(frozen=True, slots=True)
 class ArrayFunction:
-    """One operator, and the standard's function that its kernels call."""
+    """An operator's schema, and the standard's function that its kernels call."""
 
     schema: FunctionSchema
 
     @property
     def operator(self) -> str:
-        """Its name in the namespace, with the overload: ``"add.Scalar"``."""
+        """Its name with the overload, without the namespace: ``"add.Scalar"``."""
         return str(self.schema.name)
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Where the standard has the function: ``("linalg", "det")``."""
+        """The function's path in the standard's namespace: ``("linalg", "det")``."""
         extension, _, name = self.schema.name.name.partition("_")
         if extension in ("linalg", "fft"):
             return (extension, name)
@@ -182,7 +182,7 @@ class ArrayFunction:
 
     @property
     def places_of_indices(self) -> tuple[int, ...]:
-        """Where arguments are that may be in host memory whatever the others are."""
+        """Positions of index arguments, which may be host arrays whatever the others' device."""
         arguments = enumerate(self.schema.arguments)
         return tuple(place for place, each in arguments if str(each.type) == "Tensor?[]")
 
@@ -193,7 +193,7 @@ class ArrayFunction:
 
     @property
     def promoted(self) -> tuple[str, ...]:
-        """The arguments whose dtypes must have a common one, be they arrays, lists or scalars."""
+        """Names of the arguments that are promoted together: arrays, lists of arrays, scalars."""
         names = tuple(argument.name for argument in self.schema.arguments)
         if self.schema.name.name in _ALL_PROMOTED:
             return names[:2]
@@ -229,4 +229,4 @@ def _schemas() -> Iterator[str]:
 
 
 FUNCTIONS = tuple(ArrayFunction(parse_schema(text)) for text in _schemas())
-"""All of them, overload by overload."""
+"""All operators, one entry for each overload."""

@@ -1,7 +1,7 @@
-"""Results that no GPU has room for, refused before CuPy counts their bytes.
+"""Raise for results too large for any array, before CuPy's byte count overflows.
 
-See Note [Sizes that wrap around]. What a result would be is said by the functions for tensors
-without elements. They are asked only where it may be large, and so takes longer than that itself.
+See Note [Sizes that wrap around]. The meta functions compute the shape of the result. They are
+called only if it may be large, where the computation itself takes longer than they do.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from opdispatch.native.array.operators.meta_shapes import refusal, show
 from opdispatch.native.array.operators.sizes import TOO_MANY
 
 LARGE = 1 << 28
-"""Of one array with fewer elements, and of two, nothing is made that has too many."""
+"""No result of one or two arrays of at most this many elements can be too large."""
 
 SizeCheck = Callable[[Sequence[Any], Mapping[str, Any]], None]
 
 
 def make_size_check(function: ArrayFunction, on_meta: Kernel | None = None) -> SizeCheck:
-    """Return a check that raises ArgumentError if the result would be too large an array.
+    """Return a check of ``(args, kwargs)`` that raises ArgumentError if the result is too large.
 
-    ``on_meta`` is the operator's function for tensors without elements, if ``meta_kernels`` has
-    none.
+    ``on_meta`` is the operator's meta function if ``META_FUNCTIONS`` has none.
     """
     name = function.schema.name.name
     found = on_meta or META_FUNCTIONS[function.operator]
@@ -40,7 +39,7 @@ def make_size_check(function: ArrayFunction, on_meta: Kernel | None = None) -> S
         if math.prod(map(_most, (*args, *kwargs.values()))) <= LARGE:
             return
         made: Any = None
-        # What else is wrong with a call, and what elements decide, is CuPy's to say.
+        # Leave other errors, and data-dependent shapes, to CuPy.
         with suppress(OpdispatchError, TypeError, ValueError, OverflowError):
             options = {key: _without_elements(each) for key, each in kwargs.items()}
             made = find_shapes(*map(_without_elements, args), **options)
@@ -52,7 +51,7 @@ def make_size_check(function: ArrayFunction, on_meta: Kernel | None = None) -> S
 
 
 def _most(argument: Any) -> int:
-    """Return the most by which a result may be larger for an argument as large as it can be."""
+    """Return an upper bound of the factor that an argument contributes to the result's size."""
     if hasattr(argument, "shape"):
         return count_elements(argument.shape)
     if isinstance(argument, list | tuple):

@@ -1,13 +1,11 @@
-"""Short floating-point numbers: sums and products in float32, and Python scalars beside them.
+"""16-bit floating-point dtypes: accumulate in float32, and promote with Python scalars.
 
-Sums and products are added up in float32, and rounded once.
+Sums and products accumulate in float32 and round once, as PyTorch's CPU kernels do; the result has
+the dtype of the arguments. NumPy accumulates bfloat16 in bfloat16, where 256 + 1 is 256, returns
+float32 for products of bfloat16, and does not use BLAS for float16.
 
-NumPy adds bfloat16 in bfloat16, where 256 + 1 is 256; its products of bfloat16 are float32, and
-those of float16 do without BLAS. PyTorch's kernels for the CPU accumulate in float32 as well, and
-have the dtype of their arguments.
-
-NumPy makes float32 of bfloat16 and a Python float. By the standard, and in PyTorch, a scalar does
-not change the dtype of an array of its kind: it is calculated so, and rounded.
+NumPy promotes bfloat16 and a Python float to float32. In the standard and in PyTorch, a scalar does
+not change the dtype of an array of its kind: the result is computed in float32, and rounded.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ _SUMS = (
     *("linalg_vector_norm", "mean", "prod", "std", "sum", "var"),
 )
 
-# CuPy 14 makes float32 or float64 of bfloat16 in these, or has none of them for it: Thrust, with
-# which it sorts, knows NumPy's own types alone.
+# For bfloat16, CuPy 14 returns float32 or float64 from these functions, or raises: it sorts with
+# Thrust, which supports NumPy's own dtypes only.
 _WITHOUT_BFLOAT16 = (
     *_SUMS,
     *("argsort", "isin", "sort", "unique_all", "unique_counts", "unique_inverse", "unique_values"),
@@ -52,11 +50,11 @@ FACTORIZATIONS = (
 
 
 def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return ``call`` with arrays of 16-bit numbers converted, and its result converted back.
+    """Return ``call`` with 16-bit arrays converted to float32, and its result converted back.
 
-    The result has the dtype of the arrays, unless another is asked for, or they have two: then it
-    is float32. None for operators that need it for no dtype. NumPy itself adds float16 in float32,
-    but for products.
+    The result has the dtype of the arrays; it is float32 for arrays of both 16-bit dtypes, and has
+    ``dtype`` if given. Return None for operators that accumulate in float32 already. float16 is
+    converted for products only: NumPy accumulates sums of it in float32.
     """
     name = function.schema.name.name
     if name not in (*_PRODUCTS, *_SUMS):
@@ -78,11 +76,11 @@ def in_float32(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..
 def in_float32_for_cupy(
     function: ArrayFunction, call: Callable[..., Any]
 ) -> Callable[..., Any] | None:
-    """Return ``call``, a function of CuPy's, with bfloat16 converted to float32, and float32 back.
+    """Return CuPy's ``call`` with bfloat16 converted to float32, and its results converted back.
 
-    As on the host, transforms give numbers of 32 bits. None for operators that CuPy has for
-    bfloat16, products among them. ``nextafter`` is refused: what is next to a number in float32 is
-    something else.
+    Fourier transforms return complex64 or float32, as on the host. Return None for operators that
+    CuPy implements for bfloat16, such as products. ``nextafter`` raises ArgumentError for bfloat16:
+    the neighbour of a number in float32 is another one.
     """
     name = function.schema.name.name
     if name not in (*_WITHOUT_BFLOAT16, "nextafter"):
@@ -109,7 +107,10 @@ def in_float32_for_cupy(
 
 
 def refusing_16_bits(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``call``; a factorization raises ArgumentError for dtypes that LAPACK lacks."""
+    """Return ``call``, raising ArgumentError for 16-bit arrays if it is a factorization.
+
+    LAPACK does not support them.
+    """
     name = function.schema.name.name
     if name not in FACTORIZATIONS:
         return call
@@ -128,11 +129,10 @@ def refusing_16_bits(function: ArrayFunction, call: Callable[..., Any]) -> Calla
 
 
 def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return ``call`` with a result of the array's dtype, where that is a floating one of
-    ml_dtypes.
+    """Return ``call`` with its result converted to the array's dtype if that is an ml_dtypes float.
 
-    Booleans, and complex numbers that come of a complex scalar, stay. None for operators without a
-    Python scalar beside an array.
+    Boolean results, and complex results of a complex scalar, are kept. Return None for operators
+    that do not promote an array with a Python scalar.
     """
     if not function.schema.name.overload_name.startswith("Scalar") or len(function.promoted) != 2:
         return None
@@ -140,7 +140,7 @@ def keeping_dtype(function: ArrayFunction, call: Callable[..., Any]) -> Callable
     types = {argument.name: str(argument.type) for argument in function.schema.arguments}
     [place] = [names.index(each) for each in function.promoted if types[each] == "Tensor"]
     [scalar] = [names.index(each) for each in function.promoted if types[each] == "Scalar"]
-    is_step = function.schema.name.name == "nextafter"  # to the next number of which type?
+    is_step = function.schema.name.name == "nextafter"  # whose spacing depends on the dtype of both
 
     def call_keeping_dtype(*args: Any, **kwargs: Any) -> Any:
         dtype = args[place].dtype

@@ -1,6 +1,6 @@
-"""Indexing and assignment: what ``x[1:, 0]`` and ``x[mask] = 0`` call.
+"""Indexing and assignment: the operators behind ``x[1:, 0]`` and ``x[mask] = 0``.
 
-A schema has no type for slices, so an index is four lists with an item for each of its entries:
+A schema has no type for slices, so an index is four lists with one item for each entry:
 
     ====================  =====  ====  ====  =======
     entry                 start  stop  step  indices
@@ -11,8 +11,8 @@ A schema has no type for slices, so an index is four lists with an item for each
     an array                                 it
     ====================  =====  ====  ====  =======
 
-What is left out is None, and ``indices`` is empty where there is no array. The entries mean what
-they mean to NumPy, all of them together. Basic indices give views.
+Blank items are None, and ``indices`` is empty if no entry is an array. The entries together have
+NumPy's semantics. Basic indices give views.
 
 https://data-apis.org/array-api/2025.12/API_specification/indexing.html
 https://numpy.org/doc/stable/user/basics.indexing.html
@@ -52,7 +52,10 @@ INDEXING = tuple(
 
 
 def getitem(x: Any, start: Entries, stop: Entries, step: Entries, indices: Any = ()) -> Any:
-    """Return ``x[...]`` of any array library. Raises ArgumentError, and its IndexError."""
+    """Return ``x[...]`` for an array of any library.
+
+    Raises ArgumentError for lists of different lengths, and the library's IndexError.
+    """
     if not indices and len(start) == 1 == len(stop) == len(step):  # what `_make_index` returns
         by = step[0]
         return x[start[0], ...] if by is None else x[start[0] : stop[0] : by, ...]
@@ -62,9 +65,10 @@ def getitem(x: Any, start: Entries, stop: Entries, step: Entries, indices: Any =
 def setitem(
     x: Any, start: Entries, stop: Entries, step: Entries, indices: Sequence[Any], value: Any
 ) -> Any:
-    """Write ``x[...] = value``.
+    """Write ``x[...] = value`` and return ``x``.
 
-    Raises ArgumentError, and the array library's IndexError, ValueError.
+    Raises ArgumentError if elements of ``x`` share memory, or for a complex ``value`` and a real
+    ``x``; the array library's IndexError; ValueError if ``value`` does not broadcast.
     """
     if 0 in getattr(x, "strides", ()):
         _check_no_overlap(x)
@@ -76,7 +80,7 @@ def setitem(
 
 
 def _check_value(x: Any, value: Any) -> None:
-    """Raise ArgumentError for complex numbers that would lose their imaginary parts."""
+    """Raise ArgumentError if ``value`` is complex and ``x`` is not."""
     dtype = getattr(value, "dtype", _COMPLEX if type(value) is complex else None)
     if dtype is not None and dtype.kind == "c":
         check_complex("setitem_", dtype, x.dtype)
@@ -94,14 +98,17 @@ def _check_no_overlap(x: Any) -> None:
 def meta_getitem(
     x: MetaArray, start: Entries, stop: Entries, step: Entries, indices: Any = ()
 ) -> MetaArray:
-    """Return the shape of ``x[...]``. Raises ArgumentError for masks: their elements decide."""
+    """Return a meta array of the shape of ``x[...]``.
+
+    Raises ArgumentError for masks, whose result shape depends on their elements, and IndexError.
+    """
     return MetaArray(_shape_of("getitem", x.shape, start, stop, step, indices), x.dtype)
 
 
 def meta_setitem(
     x: MetaArray, start: Entries, stop: Entries, step: Entries, indices: Sequence[Any], value: Any
 ) -> MetaArray:
-    """Return ``x`` if ``value`` can be written there. Raises ArgumentError."""
+    """Return ``x``. Raises ArgumentError if ``value`` does not broadcast to the selection."""
     _check_value(x, value)
     if not hasattr(value, "shape"):
         np.empty((), x.dtype)[()] = value  # raises OverflowError
@@ -145,7 +152,7 @@ def _shape_of(
     indices: Sequence[Any],
 ) -> Shape:
     index = _make_index(name, start, stop, step, indices)
-    # NumPy says it of an array in which all elements are one: nothing is as large as its shape.
+    # Index a NumPy array of one broadcast element: it allocates no memory for the shape.
     whole: np.ndarray[Any, Any] = np.broadcast_to(np.empty((), np.bool), shape)
     places = [place for place, entry in enumerate(index) if hasattr(entry, "shape")]
     if not places:
@@ -154,7 +161,7 @@ def _shape_of(
         if index[place].dtype.kind not in "iu":
             raise refusal(name, f"has no shape for an index of {index[place].dtype} on meta")
     joint = broadcast(name, *(tuple(index[place].shape) for place in places))
-    # Numbers count as arrays without dimensions; those that are next to each other stay there.
+    # Integers count as 0-d arrays. Adjacent advanced entries are replaced in place, else in front.
     advanced = [
         place for place, entry in enumerate(index) if place in places or isinstance(entry, int)
     ]

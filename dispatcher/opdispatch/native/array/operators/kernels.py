@@ -1,7 +1,7 @@
-"""Kernels for plain arrays and tensors out of functions for plain arrays.
+"""Compile kernels for arrays and tensors from functions of plain arrays.
 
-Each is a Python function with the arguments of its operator's schema, written here as text and
-compiled: what it does beside calling the library's own function is what a small call pays for.
+Each kernel is a Python function with the parameters of its operator's schema, generated as source
+and compiled: on small arrays, the Python around the library's function dominates the time.
 
     def add(x1, x2):
         has_tensors = False
@@ -15,8 +15,9 @@ compiled: what it does beside calling the library's own function is what a small
         made = function(x1, x2)
         return Tensor(made) if has_tensors else made
 
-That of a view has the same for arrays alone as ``of_array``, which writes to no list that it is
-given: who makes the tensor then knows what it is a view of (``adinplace_or_view.py``).
+The kernel of a view operator has an attribute ``of_array``, the same function for plain arrays
+only, which does not modify its list arguments. ``adinplace_or_view.py`` calls it, and makes the
+tensor itself to record its base.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from opdispatch.native.array.operators.type_promotion import (
 from opdispatch.schema.function_schema import NO_DEFAULT, Argument
 from opdispatch.tensors.tensor import Tensor
 
-# The commonest dtypes are compared by identity, which is faster than asking for their kinds.
+# Compare the commonest dtypes by identity, which is faster than reading their kinds.
 _USUAL = ("FLOAT32", "FLOAT64", "INT64", "BOOL")
 _USUAL_DTYPES = {name: np.dtype(name.lower()) for name in _USUAL}
 _IS_UNUSUAL = " and ".join(f"one is not {name}" for name in _USUAL_DTYPES)
 
 
-# ``Tensor(made)``, without a call of it for what is nearly always made: arrays of NumPy.
+# ``Tensor(made)``, inlined for the usual result, a NumPy array.
 _TENSOR_OF_MADE = (
     "if not has_tensors: return made",
     "if isinstance(made, generic): made = asarray(made)",
@@ -72,10 +73,10 @@ def make_kernel(
     unusual: Callable[..., Any] | None = None,
     short: NumpyCall | None = None,
 ) -> Kernel:
-    """Make the kernel of an operator, in which ``call`` does the work on plain arrays.
+    """Return the kernel of an operator that calls ``call`` on plain arrays.
 
-    Arrays of doubtful dtypes, and of 16-bit numbers where a pair is checked, go to ``unusual``: see
-    ``half_precision``. What ``short`` is for, it does.
+    Arrays of ``DOUBTFUL_KINDS``, and pairs with a 16-bit dtype, are passed to ``unusual`` instead:
+    see ``half_precision``. ``short`` is an expression inlined for the arguments that it covers.
     """
     kernel = _compile(function, call, unusual, short, takes_tensors=True)
     first, [result, *_] = function.schema.arguments[0], function.schema.returns
@@ -231,9 +232,9 @@ def _listed(arguments: Sequence[Argument]) -> str:
 
 
 def _numbers(arguments: Sequence[Argument]) -> str:
-    """Return the source of a dict of the axes and counts passed, by name, without the wanted shape.
+    """Return the source of a dict of the axis and count arguments by name, except the shape.
 
-    Where slices begin and end is neither: NumPy takes any number there.
+    Starts and stops of slices are excluded: NumPy accepts any integer there.
     """
     kinds = {each.name: str(each.type) for each in arguments}
     names = [each for each, kind in kinds.items() if kind.startswith("int") and kind != "int?[]"]
@@ -250,13 +251,13 @@ def _has_tensor(argument: Argument) -> str:
 
 
 def _unwrap_here(argument: Argument) -> list[str]:
-    """Return lines that put the arrays of an argument's tensors in its place."""
+    """Return lines that replace the tensors of an argument by their arrays."""
     name = argument.name
     if not argument.type.dispatches:
         return []
     if str(argument.type) in ("Tensor", "Tensor?"):
         return [f"if type({name}) is Tensor: {name}, has_tensors = {name}.array, True"]
-    return [  # a comprehension is one more Python function
+    return [  # not a comprehension, which is another function call
         "given = []",
         f"for each in {name}:",
         "    if type(each) is Tensor: each, has_tensors = each.array, True",
@@ -273,7 +274,7 @@ def _unwrapped(argument: Argument) -> str:
 
 
 def _plain(argument: Argument) -> str:
-    """Return the argument's source as the array libraries take it: extents and axes as tuples."""
+    """Return the source that passes the argument to an array library: lists of ints as tuples."""
     name = argument.name
     if str(argument.type).startswith("int["):
         return f"tuple({name}) if type({name}) is list else {name}"
@@ -281,7 +282,7 @@ def _plain(argument: Argument) -> str:
 
 
 def _shortened(arguments: Sequence[Argument], short: NumpyCall) -> Iterator[str]:
-    """Yield lines that return the result of ``short``, if it covers the arguments."""
+    """Yield lines that return the value of ``short`` if its condition holds."""
     arrays = [each.name for each in arguments if str(each.type) == "Tensor"]
     conditions = [*(f"type({each}) is ndarray" for each in arrays[:1]), short.condition]
     values = {each.name: _plain(each) for each in arguments}
@@ -290,7 +291,7 @@ def _shortened(arguments: Sequence[Argument], short: NumpyCall) -> Iterator[str]
 
 
 def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
-    """Return lines that refuse dtypes, and end with ``otherwise`` where those are doubtful."""
+    """Return lines that check dtypes, and run ``otherwise`` for doubtful ones."""
     kinds = {each.name: str(each.type) for each in function.schema.arguments}
     promoted = [each for each in function.promoted if kinds[each].startswith("Tensor")]
     lines = []
@@ -317,9 +318,7 @@ def _checks(function: ArrayFunction, name: str, otherwise: str) -> list[str]:
 def _promotion_checks(
     function: ArrayFunction, name: str, promoted: Sequence[str], otherwise: str
 ) -> list[str]:
-    """Return the lines for tensors that are promoted together, and for scalars with the first of
-    them.
-    """
+    """Return lines that check the promotion of tensors, and of scalars with the first tensor."""
     if not promoted:
         return []
     kinds = {each.name: str(each.type) for each in function.schema.arguments}
@@ -345,9 +344,9 @@ def _promotion_checks(
 def _list_checks(
     function: ArrayFunction, name: str, arrays: str, unwrap: Sequence[str]
 ) -> list[str]:
-    """Return lines that refuse the dtypes of a list; tensors are unwrapped if there are any.
+    """Return lines that check the dtypes of a list of arrays, and unwrap tensors in it.
 
-    Where they end, ``are_alike`` says whether all are NumPy's own, of one of the commonest types.
+    They set ``are_alike`` to whether all are instances of ``ndarray`` itself, of one usual dtype.
     """
     check = "check_all" if arrays in function.promoted else "check_each"
     return [
@@ -363,9 +362,10 @@ def _list_checks(
 
 
 def check_all(name: str, arrays: Iterable[Any]) -> None:
-    """Raise ArgumentError unless any two of the arrays, but for None, have a common type.
+    """Raise ArgumentError unless each two of the arrays have a promoted dtype; None is skipped.
 
-    uint8 has one with uint64 and one with int8; the three of them have none.
+    Checking neighbours does not suffice: uint8 promotes with uint64 and with int8, which do not
+    promote together.
     """
     dtypes: list[np.dtype[Any]] = []
     for each in arrays:
@@ -376,16 +376,16 @@ def check_all(name: str, arrays: Iterable[Any]) -> None:
 
 
 def check_each(name: str, arrays: Iterable[Any]) -> None:
-    """Raise ArgumentError unless all of the arrays have numbers."""
+    """Raise ArgumentError unless all of the arrays have bool or numeric dtypes."""
     for each in arrays:
         if each.dtype.kind in DOUBTFUL_KINDS:
             check_numbers(name, each.dtype)
 
 
 def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
-    """Return the error where NumPy cannot promote ml_dtypes' types, such as float16 and bfloat16.
+    """Return the error for dtypes that NumPy fails to promote, such as float16 and bfloat16.
 
-    Some of its functions do, so that `check_pair` does not refuse these.
+    ``check_pair`` accepts these, because some of NumPy's functions do.
     """
     return ArgumentError(
         f"array::{name} was given arrays of types without a common one: {error}",
@@ -397,7 +397,7 @@ def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
 def with_types(
     name: str, error: TypeError, values: Sequence[Any], wanted: int | Sequence[int] | None
 ) -> TypeError:
-    """Return the error where an array library rejects the types of its arguments."""
+    """Return the error to raise for an array library's TypeError, naming the dtypes passed."""
     if isinstance(error, OpdispatchError):
         return error
     types: list[str] = []
@@ -418,11 +418,11 @@ def with_shapes(
     wanted: int | Sequence[int] | None,
     numbers: Mapping[str, Any],
 ) -> Exception:
-    """Return an array library's error, with the shapes that it is about if it does not name them.
+    """Return the error to raise for an array library's, with shapes if its message lacks them.
 
-    They are those of the arguments, and the one that was asked for. Of sizes and axes that no array
-    can have, it is an ArgumentError, with the numbers that were given, too; and ScalarRangeError of
-    a number that no element can be.
+    The shapes are those of the arguments, and the requested one. The error is an ArgumentError,
+    with the axes and counts passed, for sizes and axes that no array can have, ScalarRangeError for
+    a scalar out of the dtype's range, and else a ValueError or ``error`` itself.
     """
     shapes: list[tuple[int, ...]] = []
     for value in values:
@@ -450,5 +450,5 @@ def _is_array(value: Any) -> bool:
 
 
 def _is_in(shape: tuple[int, ...], text: str) -> bool:
-    """Return whether a message has the shape, as NumPy writes shapes."""
+    """Return whether ``text`` contains the shape as NumPy formats it."""
     return str(shape).replace(" ", "") in text.replace(" ", "")

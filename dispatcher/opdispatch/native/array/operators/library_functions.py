@@ -1,4 +1,4 @@
-"""The functions that operators stand for, where a library has one, as their schemas want them."""
+"""The array library's functions behind the operators, adapted to their schemas."""
 
 from __future__ import annotations
 
@@ -24,22 +24,19 @@ from opdispatch.native.array.operators.type_promotion import is_promoted
 
 
 def find_function(namespace: Any, function: ArrayFunction) -> Kernel:
-    """Return the function of a namespace of the standard that an operator stands for."""
+    """Return the function of ``namespace`` behind an operator, adapted and checking arguments."""
     return with_precondition(function.operator, find_unchecked(namespace, function))
 
 
 def find_unchecked(namespace: Any, function: ArrayFunction) -> Kernel:
-    """Return the function like ``find_function``, for arguments that need no checks."""
+    """Like ``find_function``, without the checks of preconditions."""
     found: Kernel = functools.reduce(getattr, function.path, namespace)
     adapt = _ADAPTERS.get(function.operator)
     return found if adapt is None else adapt(found)
 
 
 def _broadcast_arrays(found: Kernel) -> Kernel:
-    """Adapt ``broadcast_arrays``.
-
-    By its schema, no write may go through a result to an argument.
-    """
+    """Adapt ``broadcast_arrays``: make results read-only, as its schema has no alias annotation."""
 
     def broadcast_arrays(arrays: Any) -> Any:
         results = list(arrays)
@@ -57,10 +54,9 @@ def _broadcast_arrays(found: Kernel) -> Kernel:
 
 
 def _broadcast_to(found: Kernel) -> Kernel:
-    """Adapt ``broadcast_to``: NumPy's is read-only.
+    """Adapt ``broadcast_to``: NumPy's view is read-only.
 
-    Where each element is there once, PyTorch's is a view. Where each element is there once,
-    PyTorch's is a view.
+    Make it writable, as PyTorch's is, if no element is repeated.
     """
 
     def broadcast_to(x: Any, shape: Any) -> Any:
@@ -73,9 +69,8 @@ def _broadcast_to(found: Kernel) -> Kernel:
 
 
 def _clip(found: Kernel) -> Kernel:
-    """Adapt ``clip``.
-
-    That of array-api-compat wraps bounds of other types, and writes to integer ones.
+    """Adapt ``clip``: that of array-api-compat wraps bounds of other dtypes, and modifies integer
+    bounds in place.
     """
 
     def clip(x: Any, *bounds: Any) -> Any:
@@ -88,10 +83,7 @@ def _clip(found: Kernel) -> Kernel:
 
 
 def _clip_to_numbers(found: Kernel) -> Kernel:
-    """Adapt ``clip`` to numbers.
-
-    That of array-api-compat takes ten times as long for two ufuncs' work.
-    """
+    """Adapt ``clip`` with scalar bounds: that of array-api-compat takes ten times as long."""
 
     def clip(x: Any, low: Any = None, high: Any = None) -> Any:
         is_complex = complex in (type(low), type(high))
@@ -99,7 +91,7 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
             if is_complex or is_promoted(x.dtype, (low, high)):
                 return np.clip(x, low, high)
             return found(_in_native_order(x), low, high)
-        bounded = x if low is None else np.maximum(x, low)  # CuPy's, if it is an array of CuPy's
+        bounded = x if low is None else np.maximum(x, low)  # NEP 13: calls CuPy's for its arrays
         if high is not None:
             return np.minimum(bounded, high)
         return _in_native_order(x.copy()) if bounded is x else bounded
@@ -108,14 +100,14 @@ def _clip_to_numbers(found: Kernel) -> Kernel:
 
 
 def _in_native_order(x: Any) -> Any:
-    """Return an array in native byte order, which ``clip`` of array-api-compat needs."""
+    """Return ``x`` in native byte order, which ``clip`` of array-api-compat requires."""
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def _as_bound(bound: Any, dtype: Any) -> Any:
-    """Return a bound in the type of the array; for integers, the nearest number of that type.
+    """Return a bound converted to ``dtype``; an integer out of range becomes the nearest in range.
 
-    A copy of what cannot be written to, as kernels' arguments in the service cannot.
+    A read-only bound, such as a kernel's argument in the service, is copied: ``clip`` modifies it.
     """
     if not hasattr(bound, "dtype"):
         return bound
@@ -131,7 +123,7 @@ def _as_bound(bound: Any, dtype: Any) -> Any:
 
 
 def _flip(found: Kernel) -> Kernel:
-    """Adapt ``flip``: NumPy's makes a number of a 0-d array, and no view."""
+    """Adapt ``flip``: NumPy's returns a scalar, not a view, for a 0-d array."""
 
     def flip(x: Any, *, axis: Any) -> Any:
         result = found(x, axis=axis)
@@ -141,7 +133,7 @@ def _flip(found: Kernel) -> Kernel:
 
 
 def _repeat(found: Kernel) -> Kernel:
-    """Adapt ``repeat``: NumPy's takes no counts of type uint64."""
+    """Adapt ``repeat``: NumPy's does not accept uint64 counts."""
 
     def repeat(x: Any, repeats: Any, *, axis: int | None) -> Any:
         if isinstance(repeats, np.ndarray):
@@ -154,7 +146,7 @@ def _repeat(found: Kernel) -> Kernel:
 
 
 def _reshape(found: Kernel) -> Kernel:
-    """Adapt ``reshape``: NumPy takes every negative extent for -1."""
+    """Adapt ``reshape``: NumPy's treats every negative extent as -1."""
 
     def reshape(x: Any, shape: int | tuple[int, ...], *, copy: bool | None) -> Any:
         for extent in shape if type(shape) is tuple else as_tuple(shape):
@@ -167,7 +159,7 @@ def _reshape(found: Kernel) -> Kernel:
 
 
 def _of_possible_size(check: Callable[..., None]) -> Callable[[Kernel], Kernel]:
-    """Adapt a function to check sizes first: NumPy's wrap around, see ``sizes``."""
+    """Adapt a function to call ``check`` first, as NumPy's sizes wrap around: see ``sizes``."""
 
     def adapt(found: Kernel) -> Kernel:
         def call(*args: Any, **options: Any) -> Any:
@@ -180,7 +172,7 @@ def _of_possible_size(check: Callable[..., None]) -> Callable[[Kernel], Kernel]:
 
 
 def _diff(found: Kernel) -> Kernel:
-    """Adapt ``diff``: the standard's takes no None, and goes on when there is nothing left."""
+    """Adapt ``diff``: omit None, which NumPy's rejects, and limit ``n`` to the extent."""
 
     def diff(x: Any, *, n: int = 1, prepend: Any = None, append: Any = None, **options: Any) -> Any:
         ends = {"prepend": prepend, "append": append}
@@ -193,7 +185,7 @@ def _diff(found: Kernel) -> Kernel:
 
 
 def _meshgrid(found: Kernel) -> Kernel:
-    """Adapt ``meshgrid``: CuPy's returns a single array as it is."""
+    """Adapt ``meshgrid``: CuPy's returns a single argument itself."""
 
     def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
         grids = list(found(*arrays, indexing=indexing))
@@ -203,7 +195,7 @@ def _meshgrid(found: Kernel) -> Kernel:
 
 
 def _where(found: Kernel) -> Kernel:
-    """Adapt ``where``: NumPy's wraps an integer that the type of the array cannot hold."""
+    """Adapt ``where``: NumPy's wraps a scalar out of range of the array's integer dtype."""
 
     def where(condition: Any, x1: Any, x2: Any) -> Any:
         array, number = (x1, x2) if hasattr(x1, "dtype") else (x2, x1)
@@ -215,10 +207,7 @@ def _where(found: Kernel) -> Kernel:
 
 
 def _isin(found: Kernel) -> Kernel:
-    """Adapt ``isin``.
-
-    NumPy's compares integers with uint64 as floats, and CuPy's takes no scalar.
-    """
+    """Adapt ``isin``: NumPy's compares int64 with uint64 as float64; CuPy's rejects scalars."""
 
     def isin(x1: Any, x2: Any, *, invert: bool = False) -> Any:
         array = x1 if hasattr(x1, "dtype") else x2
@@ -229,7 +218,7 @@ def _isin(found: Kernel) -> Kernel:
 
 
 def _as_element(number: Any, array: Any) -> Any:
-    """Return an array of a number, in the other array's type if that is integral and fits."""
+    """Return a scalar as a 0-d array, of the dtype of ``array`` if an integer one that holds it."""
     namespace, dtype = array_namespace(array), None
     if type(number) is int and array.dtype.kind in "iu":
         known = namespace.iinfo(array.dtype)
@@ -238,7 +227,7 @@ def _as_element(number: Any, array: Any) -> Any:
 
 
 def _shifted(found: Kernel) -> Kernel:
-    """Adapt a shift: NumPy's fails at a 0-d array."""
+    """Adapt ``fftshift`` or ``ifftshift``: NumPy's fails for a 0-d array."""
 
     def shifted(x: Any, *shift: Any, **options: Any) -> Any:
         is_alone = not x.shape and all(axes in (None, (), []) for axes in options.values())
@@ -249,7 +238,7 @@ def _shifted(found: Kernel) -> Kernel:
 
 
 def _unstack(found: Kernel) -> Kernel:
-    """Adapt ``unstack``: NumPy's makes numbers, not views, of a 1-d array."""
+    """Adapt ``unstack``: NumPy's returns scalars, not views, for a 1-d array."""
 
     def unstack(x: Any, *, axis: int) -> Any:
         if x.ndim == 1 and axis in (0, -1):
@@ -259,7 +248,7 @@ def _unstack(found: Kernel) -> Kernel:
     return unstack
 
 
-# Where a schema cannot say what the standard's function takes or returns, or a library's differs.
+# Adapters where the schema differs from the standard's function, or a library deviates from it.
 _ADAPTERS: Final[dict[str, Callable[[Kernel], Kernel]]] = {
     "arange": _of_possible_size(check_range),
     "broadcast_arrays": _broadcast_arrays,

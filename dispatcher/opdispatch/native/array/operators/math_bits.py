@@ -1,4 +1,4 @@
-"""Views of conjugates and of negatives, and which of the operators know of them."""
+"""Lazy conjugate and negative views, and the operators that handle their bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from opdispatch.native.array.operators.functional_variants import VIEWS
 from opdispatch.tensors.tensor import Tensor
 
 MATH_BIT_VIEWS = ("_conj", "_neg_view")
-"""The operators that set the bits, or clear them."""
+"""The operators that toggle the conjugate and the negative bit."""
 
 _PRODUCTS = ("multiply.Tensor", "multiply.Scalar", "multiply.ScalarFirst")
 _ZERO_RULES: dict[BoxedFunction, tuple[str, ...]] = {
@@ -31,7 +31,7 @@ _ZERO_RULES: dict[BoxedFunction, tuple[str, ...]] = {
 
 
 def register_math_bits(library: Library) -> None:
-    """Register them with the library that has the operators for views, in one publication."""
+    """Define them, and the kernels of views for these bits, in one publication."""
     toggles = {"_conj": partial(toggled, conj=True), "_neg_view": partial(toggled, neg=True)}
     rules = {
         "real": make_view_kernel(drops_conj=True),

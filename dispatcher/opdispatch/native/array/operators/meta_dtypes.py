@@ -1,4 +1,4 @@
-"""The dtypes of results, asked of NumPy with arrays of no element or one."""
+"""Find the dtypes of results by calling NumPy with arrays of at most one element."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ ONE_ELEMENT: Shape = (1,)
 ONE_BY_ONE: Shape = (1, 1)
 
 INDEX = np.dtype(np.intp)
-"""The dtype of positions and counts."""
+"""The dtype of indices and counts."""
 
 
 def compute_dtypes(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[DType, ...]:
-    """Compute the dtypes of the function's results. Raises ArgumentError where it refuses.
+    """Return the dtypes of the results of ``function(*arguments)``, computed by calling it.
 
-    OverflowError, of a scalar that is too large for its array's type, is the same on all devices.
+    Raises ArgumentError for dtypes that it rejects; OverflowError, as on all devices, for a scalar
+    out of range of its array's dtype.
     """
     try:
         with np.errstate(all="ignore"):
@@ -42,12 +43,12 @@ def compute_dtypes(name: str, function: Callable[..., Any], *arguments: Any) -> 
 def find_dtypes(
     name: str, function: Callable[..., Any], sample: Shape, *dtypes: DType
 ) -> tuple[DType, ...]:
-    """Return the dtypes of the function's results for arrays of that shape and of those dtypes."""
+    """Return the dtypes of the results for arrays of shape ``sample`` and dtypes ``dtypes``."""
     return compute_dtypes(name, function, *(np.ones(sample, dtype) for dtype in dtypes))
 
 
 def find_dtype(name: str, function: Callable[..., Any], sample: Shape, *dtypes: DType) -> DType:
-    """Return the dtype of the one array that the function returns."""
+    """Return the dtype of the only result for arrays of shape ``sample`` and dtypes ``dtypes``."""
     return find_dtypes(name, function, sample, *dtypes)[0]
 
 

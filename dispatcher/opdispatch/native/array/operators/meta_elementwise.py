@@ -1,4 +1,4 @@
-"""Element by element, and new arrays: shapes and dtypes of the results."""
+"""Elementwise and creation functions: shapes and dtypes of results."""
 
 from __future__ import annotations
 
@@ -208,4 +208,4 @@ META_ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "ones_like": _new_like,
     "zeros_like": _new_like,
 }
-"""Functions of one element at a time, and those that make new arrays."""
+"""Meta functions of elementwise and creation operators."""

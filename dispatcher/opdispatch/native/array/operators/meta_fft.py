@@ -1,4 +1,4 @@
-"""Fourier transforms: shapes and dtypes of the results."""
+"""Fourier transforms: shapes and dtypes of results."""
 
 from __future__ import annotations
 
@@ -118,4 +118,4 @@ META_FFT: dict[str, Callable[..., Any]] = {
     **{name: _shift(name) for name in ("fft_fftshift", "fft_ifftshift")},
     **{name: _frequencies(name) for name in ("fft_fftfreq", "fft_rfftfreq")},
 }
-"""Functions of the extension ``fft``."""
+"""Meta functions of the extension ``fft``."""

@@ -1,6 +1,6 @@
-"""Kernels for arrays without elements: they return a shape and a dtype, nothing is computed.
+"""Kernels for ``Meta``: return the shape and dtype of NumPy's result without computing elements.
 
-Both are those that NumPy's functions have. No memory is taken in proportion to the shapes.
+They allocate no memory in proportion to the shapes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from opdispatch.native.array.operators.preconditions import with_precondition
 
 
 def make_meta_kernel(function: ArrayFunction, call: Callable[..., Any]) -> Kernel:
-    """Make the kernel of an operator for tensors that are all without elements."""
+    """Return the ``Meta`` kernel of an operator, which calls ``call`` on ``MetaArray``.
+
+    Host arrays are accepted if they are 0-d or indices, except as the target of a write. Raises
+    DeviceError for other mixtures of devices.
+    """
     name, free = f"array::{function.operator}", function.places_of_indices
-    is_write = function.schema.is_mutable  # to the first of its arguments
+    is_write = function.schema.is_mutable  # writes to its first argument
     call = in_float32(function, call) or refusing_16_bits(function, call)
 
     def call_on_meta(*args: Any, **kwargs: Any) -> Any:
@@ -49,4 +53,4 @@ _BY_TOPIC: dict[str, Callable[..., Any]] = {
     **META_FFT,
 }
 META_FUNCTIONS = {name: with_precondition(name, call) for name, call in _BY_TOPIC.items()}
-"""By operator, overload by overload; each takes ``MetaArray`` for its tensors."""
+"""The meta function of each operator overload, which takes ``MetaArray`` for tensors."""

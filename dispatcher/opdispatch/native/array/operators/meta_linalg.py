@@ -1,4 +1,4 @@
-"""Products, matrices and their factors: shapes and dtypes of the results."""
+"""Products and linear algebra: shapes and dtypes of results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ def _disagreement(name: str, x1: MetaArray, x2: MetaArray) -> Exception:
 def _of_square(
     name: str, function: Callable[..., Any], *results: Callable[[Shape, int], Shape]
 ) -> Callable[..., Any]:
-    """Make the kernel of a function of square matrices from the shapes of its results."""
+    """Return the meta function of a function of square matrices.
+
+    ``results`` compute the shape of each result from the batch shape and the matrices' extent.
+    """
     full_name = f"linalg_{name}"
 
     def kernel(x: MetaArray, *, upper: bool = False) -> Any:
@@ -164,7 +167,7 @@ def _trace(x: MetaArray, *, offset: int = 0, dtype: DType | None = None) -> Meta
 def _matrix_power(x: MetaArray, n: int) -> MetaArray:
     name = "linalg_matrix_power"
     _split_square(name, x)
-    # All higher powers have the dtype of the second, and all negative ones that of the inverse.
+    # The dtype of any power above 2 is that of the square, of any negative one that of the inverse.
     power = max(-1, min(n, 2))
     sample = np.ones(ONE_BY_ONE, x.dtype)
     return MetaArray(x.shape, compute_dtypes(name, np.linalg.matrix_power, sample, power)[0])
@@ -273,4 +276,4 @@ META_LINALG: dict[str, Callable[..., Any]] = {
     "linalg_trace": _trace,
     "linalg_vector_norm": _vector_norm,
 }
-"""Functions of matrices and vectors."""
+"""Meta functions of products and linear algebra."""

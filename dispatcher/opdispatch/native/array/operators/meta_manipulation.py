@@ -1,4 +1,4 @@
-"""Arrays moved, cut and joined: shapes and dtypes of the results."""
+"""Reshaping, permuting, splitting and joining: shapes and dtypes of results."""
 
 from __future__ import annotations
 
@@ -221,4 +221,4 @@ META_MANIPULATION: dict[str, Callable[..., Any]] = {
     "tile": _tile,
     "reshape": _reshape,
 }
-"""Functions that move elements, and compute nothing with them."""
+"""Meta functions of operators that move elements without computing."""

@@ -1,4 +1,4 @@
-"""Reductions, running sums, sorting and searching: shapes and dtypes of the results."""
+"""Reductions, cumulative functions, sorting and searching: shapes and dtypes of results."""
 
 from __future__ import annotations
 
@@ -165,4 +165,4 @@ META_REDUCTIONS: dict[str, Callable[..., Any]] = {
         for name in ["nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
     },
 }
-"""Functions along an axis, and those whose results depend on elements."""
+"""Meta functions along axes; those with data-dependent result shapes raise ArgumentError."""

@@ -1,4 +1,4 @@
-"""Shapes and axes for kernels without elements: broadcast, checked, reduced."""
+"""Broadcast, check and reduce shapes and axes, without elements."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MOST_SHOWN = 8
 
 
 def refusal(name: str, reason: str) -> ArgumentError:
-    """Return the error for an operator that cannot be called so."""
+    """Return the ArgumentError ``array::{name} {reason}``."""
     return ArgumentError(f"array::{name} {reason}", operator=name)
 
 
 def show(*shapes: Sequence[int]) -> str:
-    """Format shapes for messages: ``[2, 3] and [4]``; of very many, the first ones."""
+    """Return shapes as text for messages, ``[2, 3] and [4]``, truncated if there are many."""
     listed = [str(list(shape)) for shape in shapes]
     if len(listed) > _MOST_SHOWN:
         listed[_MOST_SHOWN:] = [f"{len(listed) - _MOST_SHOWN} others"]
@@ -27,12 +27,12 @@ def show(*shapes: Sequence[int]) -> str:
 
 
 def as_tuple(extents: int | Sequence[int]) -> Shape:
-    """Return one number as a tuple of one."""
+    """Return ``extents`` as a tuple; a single number as a tuple of one."""
     return (extents,) if isinstance(extents, int) else tuple(extents)
 
 
 def broadcast(name: str, *shapes: Shape) -> Shape:
-    """Return the shape that all of them broadcast to. Raises ArgumentError where there is none."""
+    """Return the shape that all shapes broadcast to. Raises ArgumentError if they do not."""
     if len(set(shapes)) == 1:
         return shapes[0]
     ndim = max(map(len, shapes), default=0)
@@ -47,14 +47,17 @@ def broadcast(name: str, *shapes: Shape) -> Shape:
 
 
 def check_axis(name: str, axis: int, ndim: int) -> int:
-    """Return the axis counted from the front. Raises ArgumentError unless there is such an axis."""
+    """Return ``axis`` as a nonnegative number. Raises ArgumentError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise refusal(name, f"was given axis {axis}, which is out of range for {ndim} dimensions")
     return axis % ndim
 
 
 def check_axes(name: str, axes: Axes, ndim: int, *, repeatable: bool = False) -> Shape:
-    """Return the axes counted from the front; None means all. Raises ArgumentError for bad ones."""
+    """Return ``axes`` as nonnegative numbers; None means all.
+
+    Raises ArgumentError for an axis out of range, or a repeated one unless ``repeatable``.
+    """
     if axes is None:
         return tuple(range(ndim))
     checked = tuple(check_axis(name, axis, ndim) for axis in as_tuple(axes))
@@ -64,24 +67,22 @@ def check_axes(name: str, axes: Axes, ndim: int, *, repeatable: bool = False) ->
 
 
 def check_axes_of_any(name: str, axes: Axes, ndim: int) -> Shape:
-    """Check axes like ``check_axes``, but allow axis 0 of a 0-d tensor for a single number, as
-    NumPy does.
-    """
+    """Like ``check_axes``, but accept a single axis 0 or -1 for a 0-d array, as NumPy does."""
     return () if ndim == 0 and axes in (0, -1) else check_axes(name, axes, ndim)
 
 
 def reduce_shape(shape: Shape, axes: Shape, keepdims: bool) -> Shape:
-    """Return the shape left when those axes are reduced."""
+    """Return ``shape`` without ``axes``, or with the extent 1 there if ``keepdims``."""
     if keepdims:
         return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
     return tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
 
 
 def replace_extent(shape: Shape, axis: int, extent: int) -> Shape:
-    """Return the shape with another extent at that axis."""
+    """Return ``shape`` with ``extent`` at ``axis``."""
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def remove_axis(shape: Shape, axis: int) -> Shape:
-    """Return the shape without that axis."""
+    """Return ``shape`` without ``axis``."""
     return (*shape[:axis], *shape[axis + 1 :])

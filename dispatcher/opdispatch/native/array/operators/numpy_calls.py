@@ -1,12 +1,12 @@
-"""How operators go to NumPy without the Python that stands before what it does in C.
+"""Expressions that call NumPy's C functions directly, without the Python in front of them.
 
-``np.sum`` looks whether its argument has a method of that name, collects what it was given, and
-calls ``np.add.reduce``: of four elements, that is half its time. array-api-compat asks for the
-device first, or inspects a signature. Kernels have these expressions in their text, for arrays of
-NumPy's own class; subclasses, such as masked arrays, and unusual arguments take the general path.
+``np.sum`` looks for a method of that name on its argument, packs its options, and calls
+``np.add.reduce``: for four elements, this is half its time. array-api-compat checks the device
+first, or inspects a signature. Kernels inline these expressions for instances of ``ndarray``
+itself; subclasses, such as masked arrays, and unusual arguments take the general path.
 
-Nor need NumPy look whether an argument has a method ``__array_function__`` (NEP 18), which takes
-it 0.2 us: where there is one array, which is its own, the expressions call what is below that.
+They also skip the lookup of ``__array_function__`` (NEP 18), which takes 0.2 us: for one array of
+NumPy's own class, the expressions call the implementation below the protocol.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _FUNCTION = re.compile(r"\bnp\.([a-z_.]+)(?=\()")
 
 
 class NumpyCall(NamedTuple):
-    """An expression of an operator's arguments, of ``np``, and of ``CHECKS``."""
+    """An expression in an operator's parameters, ``np`` and the names of ``CHECKS``."""
 
     expression: str
     condition: str = ""
-    """Of its arguments: whether the expression does what the function does."""
+    """An expression that is true if ``expression`` is equivalent to the function."""
 
     def for_its_own(self) -> tuple[NumpyCall, dict[str, Callable[..., Any]]]:
-        """Return the call for NumPy's own arrays, and its functions by the names it uses."""
+        """Return the call below ``__array_function__``, and the functions it names."""
         functions = {}
 
         def replace(found: re.Match[str]) -> str:
@@ -44,7 +44,7 @@ class NumpyCall(NamedTuple):
 
 
 def _below_the_protocol(function: Any) -> Any:
-    """Return the function NumPy calls when no argument has a ``__array_function__``."""
+    """Return the implementation that NumPy calls unless ``__array_function__`` is overridden."""
     looks_for_others = isinstance(function, type(np.concatenate))
     return getattr(function, "__wrapped__", function) if looks_for_others else function
 
@@ -69,15 +69,15 @@ CHECKS: Final = {
 }
 
 _ON_HOST = "device is None"
-# What preconditions refuse, and what is adapted, is not for these.
+# Conditions: arguments that preconditions reject, or that need an adapter, take the general path.
 _IS_REAL = "type(correction) is not complex"
 _IS_SMALL = "-0x3FFFFFFF < {} < 0x3FFFFFFF"
 _IS_ALONG_ONE = "not include_initial and (x.ndim == 1 or x.ndim and axis is not None)"
 _HAS_POINTS = "n is None and -x.ndim <= axis < x.ndim and x.shape[axis] != 0"
 _ALL_HAVE_POINTS = "s is None and axes is None and x.size and x.ndim"
-# Where x1 is infinite, NumPy's quotient is NaN, and where x2 is, it may not be the standard's: both
-# make their product infinite or NaN, and their sum. That takes a third of what looking for each
-# does; a sum that is infinite for being large goes the long way, too. ``vdot`` does not warn.
+# NumPy's quotient is NaN where x1 is infinite, and may differ from the standard's where x2 is. In
+# both cases ``vdot(r, x2)`` is infinite or NaN; computing it takes a third of the time of two
+# ``isinf``. Finite sums that overflow take the general path as well. ``vdot`` does not warn.
 _QUOTIENT = "(r := np.floor_divide(x1, x2))"
 _HAS_FREQUENCIES = f"{_ON_HOST} and dtype is None and d and 0 < n < 0x3FFFFFFF"
 _ARE_FEW_AND_SMALL = " and ".join(
@@ -96,18 +96,18 @@ _ARE_OF_ONE_EXTENT = " and ".join(
 )
 _ARE_ITS_OWN = "(are_alike or its_own.issuperset(map(type, arrays)))"  # see ``kernels.py``
 _HAVE_ONE_DTYPE = "(are_alike or arrays[0].dtype.isnative and len(set(map(dtype_of, arrays))) == 1)"
-# Then an array of them is what ``stack`` concatenates with a new axis in front.
+# If this holds, ``np.array(arrays)`` equals ``np.stack(arrays)``.
 _ARE_ALIKE = " and ".join(
     [
         f"axis == 0 and arrays[0].ndim < 32 and {_HAVE_ONE_DTYPE}",
         "len(set(map(shape_of, arrays))) == 1",
-        # Of others, the elements may lie in another order.
+        # For other layouts, the memory order of the result differs from ``np.stack``'s.
         "(arrays[0].ndim < 2 or all(map(is_contiguous, arrays)))",
     ]
 )
 _OF_LAPACK = "x.dtype.char in 'fdFD'"
 _HAS_HALF_A_SPECTRUM = "n is None and -x.ndim <= axis < x.ndim and x.shape[axis] > 1"
-# LAPACK never ends with the singular values of some matrices that have an infinity.
+# LAPACK's singular values never converge for some matrices with an infinity.
 _IS_FINITE = "x.dtype.char in 'fd' and isfinite(vdot(x, x))"
 _INTEGERS = " and ".join(
     [
@@ -127,7 +127,7 @@ _ENTRY = "start[{0}] if (by := step[{0}]) is None else slice(start[{0}], stop[{0
 
 
 def _reduction(ufunc: str, dtype: str = "None") -> NumpyCall:
-    """Return the call of a reduction; that of more than a few elements looks at the axes."""
+    """Return the call of a reduction; ``numpy_loops.reduce`` handles arrays that are not small."""
     return NumpyCall(
         f"{ufunc}.reduce(x, {{axis}}, {dtype}, None, keepdims) if x.size < FEW"
         f" else reduce({ufunc}, x, {{axis}}, {dtype}, keepdims)"
@@ -170,15 +170,15 @@ NUMPY_CALLS: Final = {
     "zeros_like": NumpyCall("np.zeros_like(x, dtype)", _ON_HOST),
     "astype": NumpyCall("x.astype(dtype, copy=copy)", _ON_HOST),
     "getitem": NumpyCall(
-        # Of a slice, it is an array without the ellipsis that `_make_index` puts behind.
+        # A slice returns an array even without the trailing ellipsis of `_make_index`.
         "(x[start[0], ...] if (by := step[0]) is None else x[start[0] : stop[0] : by])"
         " if n == 1 else"
         f" x[{_ENTRY.format(0)}, {_ENTRY.format(1)}, ...]",
         "0 < (n := len(start)) < 3 and n == len(stop) and n == len(step)",
     ),
     "getitem.Tensor": NumpyCall("x[indices[0], ...]", f"step == [None] == start and {_IS_ONE}"),
-    # Below ``broadcast_to``, which copies what it is given and makes three generators. Where each
-    # element is there once, the view is not read-only, and made the long way.
+    # The core of ``np.broadcast_to``, without its copy of the shape and three generators. A view
+    # that repeats no element must be writable, and takes the general path.
     "broadcast_to": NumpyCall(
         "nditer((x,), OF_BROADCASTS, READ_ONLY, None, 'C', 'no', None, shape).itviews[0]",
         "shape and min(shape) >= 0 and size_of(shape) != x.size",
@@ -193,13 +193,13 @@ NUMPY_CALLS: Final = {
         "x.reshape((*(s := x.shape)[: (a := axis[0] % (x.ndim + 1))], 1, *s[a:]))",
         "len(axis) == 1 and -x.ndim - 1 <= axis[0] <= x.ndim",
     ),
-    # The items of an array of one dimension are numbers.
+    # Iterating over a 1-d array gives scalars, not 0-d arrays.
     "unstack": NumpyCall(
         "[x[place, ...] for place in range(len(x))] if x.ndim == 1 else [*x]", "axis == 0 < x.ndim"
     ),
     "permute_dims": NumpyCall("x.transpose(axes)", "are_axes(axes)"),
     "matrix_transpose": NumpyCall("x.mT", "x.ndim > 1"),
-    # Turned round before and after, so that equal elements keep their order: zeros have signs.
+    # Flip before and after, so that equal elements (0.0 and -0.0) keep their order.
     "sort": NumpyCall(
         "np.flip(np.sort(np.flip(x, axis), axis, 'stable'), axis)"
         " if descending else np.sort(x, axis, 'stable')",
@@ -225,7 +225,7 @@ NUMPY_CALLS: Final = {
         " or r.size == x2.size and isfinite(vdot(r, x2)) else function(x1, x2)",
     ),
     "floor_divide.Scalar": NumpyCall(
-        # That of an infinity is NaN, which is what is largest, and nothing else is amiss.
+        # The quotient of an infinite x1 is NaN, which ``argmax`` finds; all others are right.
         f"r if {_QUOTIENT}.dtype.kind != 'f' or not isnan(r.item(r.argmax()))"
         " else function(x1, x2)",
         "x1.size and isfinite(x2)",
@@ -261,7 +261,7 @@ NUMPY_CALLS: Final = {
         " and x1.shape[x1.ndim - axes :] == x2.shape[:axes]",
     ),
     "tensordot.dims": NumpyCall(
-        # Of matrices, np.tensordot is that product, too, after four microseconds.
+        # For matrices, np.tensordot calls ``dot`` as well, after four microseconds of Python.
         "(x1.T if a in (0, -2) else x1).dot(x2.T if b in (1, -1) else x2)"
         " if x1.ndim == 2 == x2.ndim else np.tensordot(x1, x2, axes)",
         _ARE_OF_ONE_EXTENT,
@@ -271,7 +271,7 @@ NUMPY_CALLS: Final = {
         "np.asarray(x.trace(offset, -2, -1, dtype))", _IS_SMALL.format("offset")
     ),
     "linalg_vector_norm": NumpyCall(
-        # Of one axis in a tuple, NumPy makes the last one by way of a copy.
+        # Pass an int: NumPy copies the array to move a tuple of axes last.
         "np.linalg.vector_norm(x, axis=axis and axis[0], keepdims=keepdims, ord=ord)",
         "type(ord) is not complex and (axis is None or len(axis) == 1)",
     ),

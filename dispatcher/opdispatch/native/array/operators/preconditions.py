@@ -1,8 +1,8 @@
-"""Arguments outside a function's domain that array libraries refuse badly, or not at all.
+"""Check arguments outside a function's domain that array libraries report badly, or not at all.
 
-NumPy makes a matrix of a vector in ``tril``, counts up to no complex number in ``arange``, has
-``outer`` flatten, and says ``tuple index out of range`` of an axis. The standard leaves all that
-undefined; here it is an error on every device, before anything is computed.
+NumPy's ``tril`` turns a vector into a matrix, its ``outer`` flattens, ``arange`` accepts complex
+bounds, and a bad axis raises ``tuple index out of range``. The standard leaves these undefined;
+here they raise the same error on every device, before computing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _clip(x: Any, min: Any = None, max: Any = None) -> None:
 
 
 def _permute_dims(x: Any, axes: Sequence[int]) -> None:
-    if not all(-(2**31) <= each < 2**31 for each in axes):  # NumPy takes 2**32 for 0
+    if not all(-(2**31) <= each < 2**31 for each in axes):  # NumPy wraps 2**32 to 0
         check_axes("permute_dims", axes, len(x.shape))
 
 
@@ -129,7 +129,7 @@ def _transforms(name: str) -> Check:
             raise refusal(name, f"needs an axis to transform of the shape {show(x.shape)}")
         if s is None:
             _check_points(name, x, _points(name, x, chosen))
-        else:  # -1 is all of an axis; that there is a number for each axis, libraries check
+        else:  # -1 means the whole axis; libraries check that ``s`` and ``axes`` agree
             given = zip(s, chosen, strict=False)
             _check_points(name, x, [x.shape[axis] if n == -1 else n for n, axis in given])
 
@@ -137,7 +137,7 @@ def _transforms(name: str) -> Check:
 
 
 def _points(name: str, x: Any, axes: Sequence[int]) -> list[int]:
-    """Return the number of points that are transformed along each axis by default."""
+    """Return the extents of ``x`` along ``axes``, the default numbers of points."""
     points = [x.shape[axis] for axis in axes]
     if points and name in _OF_HALF_A_SPECTRUM:
         points[-1] = 2 * (points[-1] - 1)
@@ -184,9 +184,7 @@ def _vecdot(x1: Any, x2: Any, *, axis: int = -1) -> None:
 
 
 def _check_joint_axis(name: str, x1: Any, x2: Any, axis: int) -> None:
-    """Raise ArgumentError for an axis from the front, which differs between shapes of different
-    length.
-    """
+    """Raise ArgumentError for an axis >= 0, ambiguous if the numbers of dimensions differ."""
     if axis >= 0 and len(x1.shape) != len(x2.shape):
         shapes = show(x1.shape, x2.shape)
         raise refusal(name, f"needs an axis from -1 downwards for the shapes {shapes}, not {axis}")

@@ -1,8 +1,8 @@
-"""Sizes that no array can have, refused before a library counts them, or known by its error.
+"""Check for sizes beyond those of any array, and recognize libraries' errors about them.
 
-NumPy's 64-bit sizes wrap around: ``repeat`` of four elements 2**62 times then writes beyond an
-array of none, which ends the process, and ``arange(2**63 - 1)`` is empty. Most others it refuses
-itself, each function in its own words. CuPy refuses hardly any: see ``gpu_sizes``.
+NumPy's 64-bit sizes wrap around: ``repeat`` of four elements 2**62 times writes beyond an empty
+array, which crashes the process, and ``arange(2**63 - 1)`` is empty. NumPy raises for most others,
+with different messages. CuPy raises for hardly any: see ``gpu_sizes``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from opdispatch.native.array.operators.meta_shapes import refusal, show
 
 
 def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
-    """Raise ArgumentError for more elements than ``repeat`` can make, and for less than none."""
+    """Raise ArgumentError if ``repeat`` would make too many elements, or for negative counts."""
     numbers = np.asarray(repeats)
     if numbers.min(initial=0) < 0:
         raise refusal("repeat", f"cannot repeat elements {numbers.min()} times")
     total = float(numbers.sum(dtype=np.float64))
-    if numbers.size == 1:  # of each element
+    if numbers.size == 1:  # the count of every element
         extents = x.shape if axis is None else x.shape[axis : axis + 1 or None]
         total *= math.prod(extents)
     others: Sequence[int] = ()
@@ -34,13 +34,13 @@ def check_repeats(x: Any, repeats: Any, axis: int | None) -> None:
 
 
 def check_tiles(x: Any, repetitions: Sequence[int]) -> None:
-    """Raise ArgumentError for more elements than ``tile`` can make."""
+    """Raise ArgumentError if ``tile`` would make too many elements."""
     if x.size * math.prod(repetitions) > MOST_ELEMENTS:
         raise refusal("tile", f"of {show(x.shape, repetitions)} makes {TOO_MANY}")
 
 
 def check_range(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> None:
-    """Raise ArgumentError for more elements than ``arange`` can make, or no number of them."""
+    """Raise ArgumentError if ``arange`` would make too many elements, or has no length (NaN)."""
     first, last = (0, start) if stop is None else (start, stop)
     count = (last - first) / step
     if count > MOST_ELEMENTS:
@@ -50,16 +50,16 @@ def check_range(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> 
 
 
 def check_points(start: Any, stop: Any, num: int, **options: Any) -> None:
-    """Raise ArgumentError for more elements than ``linspace`` can make."""
+    """Raise ArgumentError if ``linspace`` would make too many elements."""
     if num > MOST_ELEMENTS:
         raise refusal("linspace", f"of {num} points makes {TOO_MANY}")
 
 
 def is_of_no_array(error: Exception, numbers: Iterable[Any]) -> bool:
-    """Return whether a library refuses a size or an axis that no array can have.
+    """Return whether a library's error is about a size or axis that no array can have.
 
-    ``numbers`` are the axes and counts that it was given, or sequences of them. For a scalar that
-    is too large for its array's type, there is OverflowError, too.
+    ``numbers`` are the axes and counts passed, or sequences of them: they tell its OverflowError
+    from that for a scalar out of range of its array's dtype.
     """
     if type(error) is OverflowError:
         return any(_is_beyond_int(each) for each in numbers)
@@ -69,13 +69,13 @@ def is_of_no_array(error: Exception, numbers: Iterable[Any]) -> bool:
 
 
 def _is_beyond_int(number: Any) -> bool:
-    """Return whether a number, or one of several, does not fit C's ``int``."""
+    """Return whether a number, or any of a sequence, does not fit a C ``int``."""
     if isinstance(number, Sequence):
         return any(map(_is_beyond_int, number))
     return isinstance(number, int) and not -(2**31) <= number < 2**31
 
 
-# In small letters.
+# Lower case, compared with lowered messages.
 _REFUSALS = (
     "array is too big",
     "iterator is too large",
@@ -91,6 +91,6 @@ _REFUSALS = (
     "fit into a c int",
     "with num<0",
 )
-"""Error texts of NumPy and CuPy about sizes and axes: there is no class of errors for them."""
+"""Parts of NumPy's and CuPy's messages about sizes and axes, which have no class of their own."""
 
 TOO_MANY = "more elements than an array can have"

@@ -1,4 +1,4 @@
-"""Functions that have the standard's results for infinities and zeros, where a library's differ."""
+"""Adapters that give the standard's results for infinities and signed zeros."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from opdispatch.native.array.operators.functions import Kernel
 
 
 def expm1(found: Kernel) -> Kernel:
-    """Adapt ``expm1``.
-
-    NumPy's has NaN for infinite complex numbers, and -0.0 as real part for some zeros.
+    """Adapt ``expm1``: NumPy's returns NaN for infinite complex numbers, and for some complex zeros
+    a real part of -0.0.
     """
 
     def adapted(x: Any) -> Any:
@@ -24,7 +23,7 @@ def expm1(found: Kernel) -> Kernel:
             is_finite = namespace.isfinite(result)
             if not is_finite.all():
                 result = namespace.where(is_finite, result, namespace.exp(x) - 1)
-            # To subtract this turns a real part of -0.0 to 0.0, and leaves imaginary parts.
+            # Subtracting -0.0 turns a real part of -0.0 into 0.0; subtracting 0.0 keeps imag.
             result = namespace.where(x == 0, result - complex(-0.0, 0.0), result)
         return result
 
@@ -32,9 +31,10 @@ def expm1(found: Kernel) -> Kernel:
 
 
 def floor_divide(found: Kernel) -> Kernel:
-    """Adapt ``floor_divide``: NumPy's follows Python for infinities, the standard floor(x1 / x2).
+    """Adapt ``floor_divide`` to return floor(x1 / x2) for infinities; NumPy's follows Python.
 
-    On the host one looks whether there are any; on a GPU, that would be to wait for it.
+    On the host, correct the result only if there are infinities; on a GPU always, as looking for
+    them would synchronize.
     """
 
     def adapted(x1: Any, x2: Any) -> Any:
@@ -52,7 +52,7 @@ def floor_divide(found: Kernel) -> Kernel:
 
 
 def _has_infinity(x: Any) -> bool:
-    # Less than half of what ``any`` of few elements takes.
+    # Takes less than half of the time of ``any`` for few elements.
     return bool(np.count_nonzero(np.isinf(x))) if hasattr(x, "dtype") else math.isinf(x)
 
 

@@ -1,7 +1,7 @@
-"""Which element types the operators take, and which of them have a common one.
+"""Check that the array API standard defines the promoted dtype of an operator's arguments.
 
-NumPy promotes more than the array API standard defines, and CuPy not always as NumPy does. What the
-standard leaves undefined is an error here, so that it means the same on every device.
+NumPy promotes more than the standard defines, and CuPy not always as NumPy does. Promotions that
+the standard leaves undefined raise ArgumentError, so that programs behave alike on every device.
 
 https://data-apis.org/array-api/2025.12/API_specification/type_promotion.html
 """
@@ -19,19 +19,19 @@ from opdispatch.errors import ArgumentError, ScalarRangeError
 from opdispatch.local_state.numpy_dtype_promotion import NUMPY_PROMOTION
 
 DOUBTFUL_KINDS = "OSUVMmT"
-"""NumPy's kinds of objects, texts, records and times. Those of ml_dtypes, such as bfloat16, are
-records to it, but have numbers.
+"""NumPy's kinds of objects, strings, records and times. The dtypes of ml_dtypes, such as bfloat16,
+are of the kind of records as well, but numeric.
 """
 
 _MOST_BITS_SHOWN = 100
 _ACCEPTED = "bool, integers, floating-point and complex numbers"
 _KINDS = "biufc"
 KINDS_OF_SCALAR = {bool: "b", int: "iufc", float: "fc", complex: "fc"}
-"""NumPy's kinds of the arrays that a Python scalar goes with, by its type."""
+"""The kinds of arrays with which a Python scalar is promoted, by the scalar's type."""
 
 
 def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
-    """Raise ArgumentError unless an array of that type, of a doubtful kind, has numbers."""
+    """Raise ArgumentError unless ``dtype``, of a doubtful kind, is a numeric one of ml_dtypes."""
     if dtype.kind == "V" and not issubclass(dtype.type, np.void):
         return
     raise ArgumentError(
@@ -41,7 +41,7 @@ def check_numbers(name: str, dtype: np.dtype[Any]) -> None:
 
 @functools.cache
 def kind_of_numbers(dtype: np.dtype[Any]) -> str:
-    """Return NumPy's letter for the kind of the numbers, also of those of ml_dtypes."""
+    """Return NumPy's one-letter kind of a dtype; ``"f"``, ``"i"`` or ``"u"`` for ml_dtypes."""
     if dtype.kind != "V":
         return dtype.kind
     try:
@@ -53,10 +53,10 @@ def kind_of_numbers(dtype: np.dtype[Any]) -> str:
 
 
 def check_pair(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
-    """Raise ArgumentError unless the standard defines what the two are promoted to, or NumPy is
-    to decide (``numpy_dtype_promotion``).
+    """Raise ArgumentError unless the standard promotes the two dtypes.
 
-    Those of ml_dtypes, such as bfloat16, are none of the standard's, and go by their kind.
+    ``numpy_dtype_promotion`` lifts this. The dtypes of ml_dtypes, such as bfloat16, are not in the
+    standard: they are checked by their kind.
     """
     for dtype in (one, other):
         if dtype.kind in DOUBTFUL_KINDS:
@@ -82,8 +82,9 @@ _RANKS = {bool: 0, int: 1, float: 2, complex: 3, "b": 0, "u": 1, "i": 1, "f": 2,
 
 
 def is_promoted(dtype: np.dtype[Any], others: Sequence[Any]) -> bool:
-    """Return whether NumPy must decide the promoted type of an array with arrays or scalars of a
-    wider kind.
+    """Return whether any of ``others``, arrays or scalars, is of a wider kind than ``dtype``.
+
+    NumPy then computes the promoted dtype.
     """
     if not NUMPY_PROMOTION.get():
         return False
@@ -95,7 +96,7 @@ def is_promoted(dtype: np.dtype[Any], others: Sequence[Any]) -> bool:
 
 
 def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> None:
-    """Raise ArgumentError unless complex numbers can be had in that type, or as bool."""
+    """Raise ArgumentError unless ``wanted`` is complex or bool, for a complex ``given``."""
     if wanted.kind not in "cb":
         raise ArgumentError(
             f"array::{name} does not make {given} into {wanted}, which has no imaginary parts",
@@ -105,12 +106,10 @@ def check_complex(name: str, given: np.dtype[Any], wanted: np.dtype[Any]) -> Non
 
 
 def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
-    """Check a scalar.
+    """Return whether ``dtype`` is one of ml_dtypes, which NumPy does not promote with scalars.
 
-    Return whether the array is of ml_dtypes, whose promotion with scalars NumPy lacks.
-
-    Raises ArgumentError unless the standard lets a Python scalar go with such an array, or NumPy
-    is to decide.
+    Raises ArgumentError unless the standard promotes an array of ``dtype`` with the scalar;
+    ``numpy_dtype_promotion`` lifts this.
     """
     if dtype.kind in DOUBTFUL_KINDS:
         check_numbers(name, dtype)
@@ -130,9 +129,9 @@ def check_scalar(name: str, dtype: np.dtype[Any], scalar: object) -> bool:
 def find_out_of_range(
     name: str, numbers: Iterable[Any], dtype: np.dtype[Any]
 ) -> ScalarRangeError | None:
-    """Return the error of the first of ``numbers`` that no element of that type can be.
+    """Return the error for the first of ``numbers`` out of range of ``dtype``, or None.
 
-    It is asked for after a library has raised OverflowError: no call that goes well pays for it.
+    Call it only after a library has raised OverflowError, so that successful calls do not pay.
     """
     lowest: float
     highest: float
@@ -143,7 +142,7 @@ def find_out_of_range(
     else:
         return None
     for number in numbers:
-        # Any float is an element of an array of floats, if only as an infinity.
+        # Any float is in range of a floating dtype, if only as an infinity.
         is_tried = isinstance(number, int) or (isinstance(number, float) and is_of_ints)
         if is_tried and not lowest <= number <= highest:
             is_long = isinstance(number, int) and number.bit_length() > _MOST_BITS_SHOWN
