@@ -1,6 +1,7 @@
 """``ops.namespace.name.overload``: operators by attribute, always the ones of now."""
 
 import copy
+import inspect
 from contextlib import suppress
 
 import numpy as np
@@ -127,6 +128,19 @@ def test_a_packet_that_knew_one_overload_learns_of_the_second(ops, add):
     close(second)
     with pytest.raises(ArgumentError, match="takes 1 positional argument but 2 were given"):
         packet(X, X)
+
+
+def test_a_packet_has_the_signature_of_its_call(ops, add):
+    add("t::f(Tensor x, int n=1) -> int", 1)
+    assert inspect.signature(ops.t.f) == inspect.signature(ops.t.f.__call__)
+
+
+def test_the_held_call_of_a_packet_learns_of_a_second_overload(ops, add):
+    add("t::f(Tensor x) -> int", 1)
+    call = ops.t.f.__call__
+    assert (call(X), call(X)) == (1, 1)
+    add("t::f.two(Tensor x, Tensor y) -> int", 2)
+    assert [call(X), call(X, X)] == [1, 2]
 
 
 def test_a_packet_that_is_held_learns_of_everything(ops, add):

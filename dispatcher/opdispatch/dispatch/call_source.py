@@ -105,11 +105,12 @@ class CallSource:
         return self._function(function, ["_op"], [], unusual, self._find_kernel(), fallback)
 
     def packet(self, function: str) -> str:
-        """Return the source of a packet's ``__call__``, which reads ``_only`` once."""
+        """Return the source of a packet's ``_bind``; see ``_bound``."""
         unusual = "_op is None or _extra or _more"
         fallback = f"return _packet._interpret_call(*{self._collected()})"
-        first = ["_op = _packet._only"]  # read once: another thread may set it to None
-        return self._function(function, ["_packet"], first, unusual, self._find_kernel(), fallback)
+        first = ["_op = _only"]  # read once: another thread may set it to None
+        find = self._find_kernel()
+        return self._bound(function, self._function("__call__", [], first, unusual, find, fallback))
 
     def call_converted(self, function: str) -> str:
         """Return the source of ``call_converted``: all arguments are given, and converted.
@@ -154,7 +155,7 @@ class CallSource:
         return bool(self.arguments) and len(self.keyword_only) == named and all_sure
 
     def packet_of_several(self, function: str) -> str:
-        """Return the source of ``__call__`` of a packet with several overloads.
+        """Return the source of ``_bind`` of a packet with several overloads; see ``_bound``.
 
         Its ``_only`` is the overload that is tried first, and is chosen if it certainly accepts the
         arguments; see ``is_sure``. Positional parameters have no names, since those of other
@@ -182,7 +183,7 @@ class CallSource:
                 otherwise = f"return {kept_call} if {is_usual} else {any_call}"
         lines = [
             f"if {unusual}: {call_any}",
-            "_op = _packet._only",
+            "_op = _only",
             f"if _op is None: {otherwise}",
             *(line for each in self.arguments for line in each.take()),
             *self._find_kernel_if_sure(otherwise),
@@ -190,10 +191,22 @@ class CallSource:
             *self._call(),
             *self._returns(),
         ]
-        before = "".join(f", {name}=_M" for name in positional)
+        before = "".join(f"{name}=_M, " for name in positional)
         after = "".join(f", {name}=_M" for name in self.keyword_only)
-        head = f"def {function}(_packet{before}, /, *_extra{after}, **_more):"
-        return "\n    ".join([head, *lines]) + "\n"
+        head = f"def __call__({before}{'/, ' if before else ''}*_extra{after}, **_more):"
+        return self._bound(function, "\n    ".join([head, *lines]) + "\n")
+
+    @staticmethod
+    def _bound(function: str, call: str) -> str:
+        """Return the source of ``_bind``, which sets a packet's ``_call`` and ``_clear``.
+
+        ``_call`` has the packet and ``_only`` in its closure, since Python is slow to read
+        attributes of an object whose class has a ``__getattr__``.
+        """
+        clear = ["def clear():", "    nonlocal _only", "    _only = None"]
+        keep = "_packet._call, _packet._clear = __call__, clear"
+        lines = [*call.splitlines(), *clear, keep]
+        return "\n    ".join([f"def {function}(_packet, _only):", *lines]) + "\n"
 
     def redispatch(self, function: str) -> str:
         """Return the source of ``redispatch``: the keys are given; local key sets do not apply."""
@@ -304,9 +317,10 @@ class CallSource:
         TypeError: detecting that here would make each call by name half as slow again.
         """
         defaulted = [f"{name}=_M" for name in self.positional]
-        before = [*own, *(f"{name}=_M" for name in self.positional_only), "/"]
+        before = [*own, *(f"{name}=_M" for name in self.positional_only)]
+        slash = ["/"] if before else []
         after = [f"{name}=_M" for name in self.keyword_only]
-        return ", ".join([*before, *defaulted, "*_extra", *after, "**_more"])
+        return ", ".join([*before, *slash, *defaulted, "*_extra", *after, "**_more"])
 
     def _find_kernel(self) -> list[str]:
         """Return lines that set ``_k`` to the kernel for the keys of the arguments.

@@ -23,7 +23,10 @@ Note [Compiled for one schema]
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -49,11 +52,12 @@ P = TypeVar("P")
 def packet_class_for(
     base: type[P], schema: FunctionSchema, *, is_only_overload: bool = True
 ) -> type[P]:
-    """Return ``base`` with a ``__call__`` for packets that have an overload of that schema.
+    """Return ``base`` with a ``_bind`` for packets that have an overload of that schema.
 
-    It calls the handle in the packet's ``_only``. While that is None, and in every unusual case, it
-    calls methods of the packet. If there are other overloads, this one must be the one that is
-    tried first; the result is ``base`` itself if types do not show what this one accepts.
+    ``_bind(handle)`` keeps a function that calls the handle in the packet's slot ``_call``, and in
+    ``_clear`` one that makes it forget the handle: after that, and in every unusual case, calls go
+    to methods of the packet. If there are other overloads, this one must be the one that is tried
+    first; the result is ``base`` itself if types do not show what this one accepts.
     """
     if not COMPILE or len(schema.arguments) > MOST_ARGUMENTS:
         return base
@@ -64,9 +68,15 @@ def packet_class_for(
         if not (is_only_overload or source.is_sure):
             return base
         write = source.packet if is_only_overload else source.packet_of_several
-        cls = _subclass(base, f"packet {shape}", source, [write("__call__")])
+        # A call of a packet is one of the function in its slot, whose parameters it has.
+        members = {"__call__": vars(base)["_call"], "__signature__": property(_signature_of_call)}
+        cls = _subclass(base, f"packet {shape}", source, [write("_bind")], members)
         _packet_classes[base, shape] = cls
     return cls
+
+
+def _signature_of_call(packet: Any) -> inspect.Signature:
+    return inspect.signature(packet.__call__)
 
 
 def handle_class_for(schema: FunctionSchema | None) -> type[OperatorHandle]:
@@ -94,10 +104,16 @@ def _shape_of(schema: FunctionSchema) -> str:
     return str(schema).removeprefix(str(schema.name))
 
 
-def _subclass(base: type[P], title: str, source: CallSource, functions: list[str]) -> type[P]:
-    """Return a subclass of ``base`` with the methods in that source."""
-    members: dict[str, Any] = {}
-    filename = run_source(title, "\n".join(functions), source.globals, members)
-    cls = type(base.__name__, (base,), {"__slots__": (), **members})
+def _subclass(
+    base: type[P],
+    title: str,
+    source: CallSource,
+    functions: list[str],
+    members: Mapping[str, Any] = MappingProxyType({}),
+) -> type[P]:
+    """Return a subclass of ``base`` with the methods in that source and other members."""
+    methods: dict[str, Any] = {}
+    filename = run_source(title, "\n".join(functions), source.globals, methods)
+    cls = type(base.__name__, (base,), {"__slots__": (), **methods, **members})
     keep_lines(filename, cls)
     return cls

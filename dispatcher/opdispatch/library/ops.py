@@ -33,11 +33,12 @@ from opdispatch.schema.function_schema import OperatorName
 class OpOverloadPacket:
     """All overloads of one operator name; calling it selects the one that accepts the arguments."""
 
+    __slots__ = ("__dict__", "__weakref__", "_call", "_clear")  # for ``packet_class_for``
+
     def __init__(self, dispatcher: Dispatcher, name: str) -> None:
         self._dispatcher = dispatcher
         self._name = name
         self._single: OperatorHandle | None = None  # the only overload, once it was looked up
-        self._only: OperatorHandle | None = None  # the overload for which the packet is compiled
         # The function to call by types of arguments, whatever their values: the key has the types,
         # then the names of keyword arguments and their types.
         self._by_types: dict[tuple[type | str, ...], Callable[..., Any]] = {}
@@ -131,13 +132,19 @@ class OpOverloadPacket:
 
         return call_or_resolve
 
+    def _bind(self, handle: OperatorHandle) -> None:
+        """Compile calls for an overload: subclasses by ``packet_class_for`` do."""
+
     def _forget(self) -> None:
         """Clear the cache; overloads are looked up again at the next call."""
-        self._single = self._only = None
+        self._single = None
         self._by_types = {}
         while self._kept:
             delattr(self, self._kept.pop())
-        self.__class__ = OpOverloadPacket  # compiled code has the parameters of another schema
+        if type(self) is not OpOverloadPacket:
+            self._clear()
+            self.__class__ = OpOverloadPacket  # compiled code has the parameters of another schema
+            del self._call, self._clear  # which refer to the packet
 
     def overloads(self) -> list[str]:
         """Return the names of its overloads; ``"default"`` for the one without a name."""
@@ -223,7 +230,7 @@ def _make_packet(dispatcher: Dispatcher, name: str) -> OpOverloadPacket:
         return OpOverloadPacket(dispatcher, name)
     made = packet_class_for(OpOverloadPacket, handle.schema, is_only_overload=is_only)
     packet = made(dispatcher, name)
-    packet._only = handle
+    packet._bind(handle)
     if is_only:
         packet._single = handle
     return packet
