@@ -18,7 +18,7 @@ from opdispatch_client.remote_ops import RemoteOps
 from opdispatch_client.remote_value import RemoteValue
 from opdispatch_client.request_arguments import as_list, check_flag
 from opdispatch_wire.modes import modes_of_task
-from opdispatch_wire.nesting import MAX_NESTING, ValueCount, check_nesting
+from opdispatch_wire.nesting_limits import MAX_NESTING, ValueCount, check_nesting
 from opdispatch_wire.programs import MAX_PROGRAM_BYTES, MAX_STEPS
 from opdispatch_wire.tensors import is_tensor
 from opdispatch_wire.v1 import remote_pb2, values_pb2

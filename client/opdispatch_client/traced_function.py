@@ -19,7 +19,7 @@ from opdispatch import Graph
 from opdispatch.errors import ArgumentError
 from opdispatch.tracing.pytree import constant_key, leaves, map_leaves
 from opdispatch_client.program_recording import Placeholder, Recording, is_remote_or_tensor
-from opdispatch_wire.nesting import ValueCount, check_nesting
+from opdispatch_wire.nesting_limits import ValueCount, check_nesting
 
 # Most programs kept for one function, each for different constants.
 _CACHED = 64

@@ -18,7 +18,7 @@ join_token                    a client's credentials
     layouts     tensors of layouts other than strided
     remote_values  tensors that stay in an interpreter <-> v1.RemoteTensor
     values      Python values <-> v1.Value
-    nesting     how deep lists and dicts may be nested
+    nesting_limits  how deep lists and dicts may be nested
     packed_numbers  long lists of numbers <-> Value.packed
     generators  generators <-> v1.GeneratorState
     modes       a task's modes <-> v1.CallRequest

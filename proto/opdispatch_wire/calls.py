@@ -56,7 +56,7 @@ from opdispatch_wire.mutations import (
     is_same_memory,
     prepare_write,
 )
-from opdispatch_wire.nesting import ValueCount
+from opdispatch_wire.nesting_limits import ValueCount
 from opdispatch_wire.remote_values import remote_tensors_in
 from opdispatch_wire.status import error_from_status
 from opdispatch_wire.v1 import execution_pb2, values_pb2

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from opdispatch.boxing.named_results import make_results
 from opdispatch.tensors.tensor import Tensor
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import ValueCount
+from opdispatch_wire.nesting_limits import ValueCount
 from opdispatch_wire.planned_calls import (
     ID,
     LONGEST,

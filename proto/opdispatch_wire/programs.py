@@ -13,7 +13,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import check_depth
+from opdispatch_wire.nesting_limits import check_depth
 from opdispatch_wire.v1 import remote_pb2, values_pb2
 
 MAX_STEPS = 10_000

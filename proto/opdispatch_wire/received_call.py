@@ -19,7 +19,7 @@ from opdispatch_wire.detached_tensors import (
 )
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.message_size import parse_message
-from opdispatch_wire.nesting import MAX_VALUES, VALUES_HINT, too_many_values
+from opdispatch_wire.nesting_limits import MAX_VALUES, VALUES_HINT, too_many_values
 from opdispatch_wire.protobuf_fields import FieldLimit, read_fields
 from opdispatch_wire.v1 import execution_pb2
 

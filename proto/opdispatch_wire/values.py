@@ -38,7 +38,7 @@ from opdispatch_wire.layouts import (
     layout_from_parts,
     layout_of,
 )
-from opdispatch_wire.nesting import ValueCount, check_depth
+from opdispatch_wire.nesting_limits import ValueCount, check_depth
 from opdispatch_wire.packed_numbers import fill_packed, packed_from_proto, undecoded_packed
 from opdispatch_wire.tensors import (
     TensorMemory,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from opdispatch_client.cli.command import Settings
-from opdispatch_client.cli.outcome import Exit, UsageError
+from opdispatch_client.cli.exit_codes import Exit, UsageError
 
 if TYPE_CHECKING:
     from opdispatch_client.blocking import Session

@@ -12,7 +12,7 @@ import pytest
 
 from opdispatch.schema.parser import parse_schema
 from opdispatch_client.cli.convert_by_schema import read_arguments
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.exit_codes import UsageError
 from tests.cli.conftest import SCRIPT, RunCommand
 from tests.service.running_daemon import RunningDaemon
 from tests.waits import LONGEST_WAIT

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FOREIGN_ARRAYS = HERE.parent / "unit" / "test_foreign_arrays.py"
+FOREIGN_ARRAYS = HERE.parent / "unit" / "test_dlpack_import.py"
 
 
 def main() -> int:

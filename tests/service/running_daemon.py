@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import opdispatch_client as oc
 from opdispatch_server.daemon.state.folder import journal_in
-from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_database import DATABASE
 from tests.service.warm_daemon import MARK, ForkedProcess, can_fork
 from tests.waits import LONGEST_WAIT
 

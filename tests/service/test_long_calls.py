@@ -9,7 +9,7 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import MAX_VALUES, ValueCount
+from opdispatch_wire.nesting_limits import MAX_VALUES, ValueCount
 from tests.service.running_daemon import RunningDaemon
 
 SHARED_WORKERS = 1

@@ -11,8 +11,8 @@ import pytest
 
 import opdispatch_client as oc
 from opdispatch_client import aio
-from opdispatch_wire import nesting
-from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES
+from opdispatch_wire import nesting_limits
+from opdispatch_wire.nesting_limits import MAX_NESTING, MAX_VALUES
 from tests.service.conftest import WriteLibrary
 from tests.service.running_daemon import RunningDaemon
 from tests.waits import LONGEST_WAIT
@@ -134,8 +134,8 @@ def test_arguments_of_too_many_values_are_refused_by_every_way_of_calling(
     most: int,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(nesting, "MAX_VALUES", most)
-    monkeypatch.setattr(nesting.ValueCount, "_left", most)
+    monkeypatch.setattr(nesting_limits, "MAX_VALUES", most)
+    monkeypatch.setattr(nesting_limits.ValueCount, "_left", most)
     too_many = f"more than {most} values"
 
     def record() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import opdispatch_client as oc
-from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_database import DATABASE
 from opdispatch_server.daemon.state.journal_format import FORMAT
 from tests.service.command_line import run_cli
 from tests.service.conftest import StartDaemon, WriteLibrary

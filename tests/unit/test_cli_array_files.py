@@ -17,7 +17,7 @@ from opdispatch_client.cli.array_files import (
     to_pixels,
     write_arrays,
 )
-from opdispatch_client.cli.outcome import CommandError, UsageError
+from opdispatch_client.cli.exit_codes import CommandError, UsageError
 
 
 def test_npy_and_npz_read_back(tmp_path):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from opdispatch import parse_schema
 from opdispatch_client.cli.convert_by_schema import read_arguments, read_value
+from opdispatch_client.cli.exit_codes import UsageError
 from opdispatch_client.cli.literal_words import parse_text
-from opdispatch_client.cli.outcome import UsageError
 from opdispatch_client.cli.parse_literals import build_tensor, parse_literal
 from opdispatch_client.cli.results import (
     describe_returns,

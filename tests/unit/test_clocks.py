@@ -14,7 +14,7 @@ SHOWN = {
     "daemon/interpreters/totals.py",  # when an interpreter died
     "daemon/interpreters/forwarded_call.py",  # when the span of a call began
     "daemon/interpreters/session.py",  # since when an interpreter has been connected
-    "daemon/state/journal_file.py",  # when something was recorded
+    "daemon/state/journal_database.py",  # when something was recorded
     "daemon/libraries/journaled_changes.py",  # when a library was loaded
     "daemon/libraries/version.py",
     "access/certificate_authority.py",  # from when until when a certificate is valid

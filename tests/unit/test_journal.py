@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from opdispatch_server.daemon.state.journal import Journal, read_libraries
-from opdispatch_server.daemon.state.journal_file import DATABASE, JournalFile
+from opdispatch_server.daemon.state.journal_database import DATABASE, JournalDatabase
 from opdispatch_server.daemon.state.journal_record import LibraryRecord
 from opdispatch_wire.errors import JournalError
 
@@ -32,7 +32,7 @@ async def opened(state: Path) -> AsyncIterator[Journal]:
 
 def on_disk(state: Path) -> dict[str, LibraryRecord]:
     """Return the records as a process started now would read them."""
-    with closing(JournalFile(state / "journal")) as file:
+    with closing(JournalDatabase(state / "journal")) as file:
         return dict(read_libraries(file))
 
 

@@ -16,7 +16,7 @@ from opdispatch_client.blocking.program import Program, as_program
 from opdispatch_client.program_recording import PlaceholderUsed, Recording, find_recording
 from opdispatch_wire.calls import call_request
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import MAX_NESTING
+from opdispatch_wire.nesting_limits import MAX_NESTING
 from opdispatch_wire.programs import MAX_PROGRAM_BYTES, checked_program
 from opdispatch_wire.v1 import remote_pb2
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opdispatch import Tensor, register_backend
-from opdispatch_wire.nesting import MAX_VALUES
+from opdispatch_wire.nesting_limits import MAX_VALUES
 from opdispatch_wire.tensor_bytes import MOST_LISTS, count_bytes
 from tests.simulated_accelerator import Accelerator
 

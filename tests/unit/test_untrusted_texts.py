@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from opdispatch.errors import OpdispatchError
 from opdispatch.schema.parser import parse_schema
 from opdispatch_client.cli.convert_by_schema import read_arguments
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.exit_codes import UsageError
 from opdispatch_client.cli.parse_literals import parse_literal
 from opdispatch_server.daemon.environments.library_home import normalise_requirements, read_home
 from opdispatch_server.daemon.environments.store import find_key

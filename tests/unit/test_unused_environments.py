@@ -13,7 +13,7 @@ from opdispatch_server.daemon.environments.library_home import LibraryHome
 from opdispatch_server.daemon.environments.store import find_key
 from opdispatch_server.daemon.state.folder import StateFolder
 from opdispatch_server.daemon.state.journal import LIBRARY
-from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_database import DATABASE
 from opdispatch_server.daemon.state.journal_record import (
     LibraryRecord,
     VersionRecord,

@@ -12,7 +12,7 @@ from opdispatch_server.daemon.environments.import_source import LibrarySource
 from opdispatch_server.daemon.state.archive import export_state, import_state
 from opdispatch_server.daemon.state.folder import StateFolder, libraries_in
 from opdispatch_server.daemon.state.journal import LIBRARY
-from opdispatch_server.daemon.state.journal_file import DATABASE
+from opdispatch_server.daemon.state.journal_database import DATABASE
 from opdispatch_server.daemon.state.journal_record import (
     LibraryRecord,
     VersionRecord,

@@ -7,7 +7,7 @@ import pytest
 
 from opdispatch_wire.calls import call_request, undecoded_arguments
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import MAX_VALUES
+from opdispatch_wire.nesting_limits import MAX_VALUES
 from opdispatch_wire.received_call import (
     MAX_ARGUMENTS,
     MAX_VALUES_BYTES,

@@ -21,7 +21,7 @@ from opdispatch_wire.calls import call_request
 from opdispatch_wire.dtypes import ITEM_SIZES, WIRE_DTYPES
 from opdispatch_wire.errors import MessageTooLargeError, WireError
 from opdispatch_wire.message_size import MAX_MESSAGE_BYTES_HIGHEST
-from opdispatch_wire.nesting import MAX_NESTING, MAX_VALUES, ValueCount
+from opdispatch_wire.nesting_limits import MAX_NESTING, MAX_VALUES, ValueCount
 from opdispatch_wire.v1 import values_pb2 as pb
 from opdispatch_wire.values import (
     WireTensor,

@@ -22,8 +22,8 @@ from opdispatch_client.lanes.async_to_daemon import AsyncCallLane, AsyncDaemonLa
 from opdispatch_client.lanes.call_attempt import CallAttempt
 from opdispatch_client.lanes.call_plan import UNPLANNED, CallPlans, PlannedArguments
 from opdispatch_client.lanes.direct_way import DirectWay, RelayedWay
+from opdispatch_client.lanes.idle_memory import TEND_SECONDS
 from opdispatch_client.lanes.lane_choice import direct_kind
-from opdispatch_client.lanes.memory_tender import TEND_SECONDS
 from opdispatch_client.lanes.overdue_replies import OverdueReplies
 from opdispatch_client.lanes.planned_memory import PlannedMemory
 from opdispatch_client.lanes.routes import Routes, find_refusal

@@ -23,8 +23,8 @@ from opdispatch_client.lanes.call_plan import CallPlans
 from opdispatch_client.lanes.direct_local import DirectLanes
 from opdispatch_client.lanes.direct_streams import BlockingDirectStreams
 from opdispatch_client.lanes.direct_way import RelayedWay
+from opdispatch_client.lanes.idle_memory import IdleMemoryThread
 from opdispatch_client.lanes.lane_choice import direct_kind
-from opdispatch_client.lanes.memory_tender import MemoryTender
 from opdispatch_client.lanes.protocol import CallLane
 from opdispatch_client.lanes.relayed_calls import RelayedCall
 from opdispatch_client.lanes.routes import Routes, find_refusal
@@ -63,7 +63,7 @@ class BlockingCalls:
         self._endpoint = endpoint
         self._daemon = DaemonLane(endpoint, channel, introduce)
         self._busy = BusyWatch(list_interpreters)
-        self._tender = MemoryTender(self._tend)
+        self._tender = IdleMemoryThread(self._tend)
         self.memory = SessionMemory(is_wanted=endpoint.direct, on_use=self._tender.wake)
         self._routes = Routes()
         self._direct = DirectLanes(self.memory, self._routes)

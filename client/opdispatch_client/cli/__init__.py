@@ -2,7 +2,7 @@
 
     app.py               assembles the commands, including those of other packages
     command.py           the options of every command: --address, --timeout, --json, --debug
-    outcome.py           exit codes, and errors as one line on stderr
+    exit_codes.py        exit codes, and errors as one line on stderr
     parser_error.py      the parser's error class
     plain_values.py      values that do not need typer's conversion
     output.py            tables for people, JSON for programs
@@ -44,7 +44,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from opdispatch_client.cli.outcome import Exit, report_failure
+from opdispatch_client.cli.exit_codes import Exit, report_failure
 from opdispatch_client.cli.plain_command import find_plain_command
 
 _COMPLETION = "_OPDISPATCH_COMPLETE"

@@ -33,7 +33,7 @@ from opdispatch_client.cli.command import (
     add_command,
     settings_of,
 )
-from opdispatch_client.cli.outcome import CommandError
+from opdispatch_client.cli.exit_codes import CommandError
 from opdispatch_client.cli.plain_values import keep_plain_values
 
 OWN_COMMANDS = {

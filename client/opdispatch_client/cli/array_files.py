@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from opdispatch_client.cli.outcome import CommandError, UsageError
+from opdispatch_client.cli.exit_codes import CommandError, UsageError
 from opdispatch_client.cli.standard_input import read_standard_input
 
 Array = np.ndarray[Any, Any]

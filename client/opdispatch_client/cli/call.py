@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand
 
 from opdispatch_client.cli.command import Settings, add_command
+from opdispatch_client.cli.exit_codes import UsageError
 from opdispatch_client.cli.operators import PANEL, Operator
-from opdispatch_client.cli.outcome import UsageError
 from opdispatch_client.cli.parser_error import PARSER_ERROR
 from opdispatch_client.cli.split_arguments import is_negative_number
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from opdispatch_client.cli.outcome import Exit, RequestFailedError
+from opdispatch_client.cli.exit_codes import Exit, RequestFailedError
 
 if TYPE_CHECKING:
     from opdispatch_client.blocking import Session

@@ -28,8 +28,8 @@ from opdispatch.schema.types import (
 )
 from opdispatch_client.cli import standard_input
 from opdispatch_client.cli.array_files import read_array, read_arrays
+from opdispatch_client.cli.exit_codes import UsageError
 from opdispatch_client.cli.literal_words import NONE_WORDS, parse_text
-from opdispatch_client.cli.outcome import UsageError
 from opdispatch_client.cli.parse_literals import build_tensor, parse_dtype, parse_literal
 from opdispatch_client.cli.split_arguments import split_keywords
 from opdispatch_client.cli.standard_input import check_read_once

@@ -11,8 +11,8 @@ import typer
 
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_interpreter
+from opdispatch_client.cli.exit_codes import CommandError, UsageError
 from opdispatch_client.cli.libraries import PANEL
-from opdispatch_client.cli.outcome import CommandError, UsageError
 
 if TYPE_CHECKING:
     from opdispatch_client.blocking import Session

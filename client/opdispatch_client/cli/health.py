@@ -9,7 +9,7 @@ import typer
 
 from opdispatch_client.cli.command import Settings, add_command
 from opdispatch_client.cli.completion import complete_service
-from opdispatch_client.cli.outcome import CommandError, Exit, UsageError
+from opdispatch_client.cli.exit_codes import CommandError, Exit, UsageError
 
 PANEL = "Interpreters"
 TIMEOUT_DEFAULT = 5.0

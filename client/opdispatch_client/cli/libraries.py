@@ -132,7 +132,7 @@ def load(
     If a library of that name is loaded already, the new content replaces it:
     calls that start from then on use it.
     """
-    from opdispatch_client.cli.outcome import UsageError
+    from opdispatch_client.cli.exit_codes import UsageError
     from opdispatch_client.cli.output import show_steps
     from opdispatch_client.cli.upload_progress import show_upload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.exit_codes import UsageError
 
 TOO_LONG = "an integer of more digits than Python reads"
 NONE_WORDS = frozenset({"none", "None", "null"})

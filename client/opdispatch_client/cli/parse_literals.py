@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from opdispatch.errors import ArgumentError
+from opdispatch_client.cli.exit_codes import UsageError
 from opdispatch_client.cli.literal_words import (
     NONE_WORDS,
     TOO_LONG,
@@ -25,10 +26,9 @@ from opdispatch_client.cli.literal_words import (
     parse_number,
     shorten,
 )
-from opdispatch_client.cli.outcome import UsageError
 from opdispatch_wire.dtypes import dtype_from_name
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import MAX_NESTING, check_nesting
+from opdispatch_wire.nesting_limits import MAX_NESTING, check_nesting
 
 # JSON follows, or a dtype, a colon and JSON.
 _TENSOR = re.compile(r"(?:tensor|array):(?:([A-Za-z]\w*):)?(.*)", re.DOTALL)

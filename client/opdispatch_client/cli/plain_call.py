@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from opdispatch_client.cli.outcome import Exit
+from opdispatch_client.cli.exit_codes import Exit
 from opdispatch_client.cli.plain_command import NotPlainError, PlainCommand
 from opdispatch_client.cli.plain_results import describe_plain, plain_to_json, plain_value
 from opdispatch_client.cli.plain_words import (

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from opdispatch_client.cli import standard_input
+from opdispatch_client.cli.exit_codes import UsageError
 from opdispatch_client.cli.literal_words import NONE_WORDS, WORDS, parse_number, parse_text
-from opdispatch_client.cli.outcome import UsageError
 from opdispatch_client.cli.plain_command import NotPlainError
 from opdispatch_client.cli.split_arguments import split_keywords
 from opdispatch_wire.v1 import execution_pb2, values_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opdispatch_client.cli.outcome import CommandError, UsageError
+from opdispatch_client.cli.exit_codes import CommandError, UsageError
 
 if TYPE_CHECKING:
     from opdispatch import profile

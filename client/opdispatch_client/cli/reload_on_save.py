@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from opdispatch.errors import OpdispatchError
-from opdispatch_client.cli.outcome import CommandError, UsageError, report_failure
+from opdispatch_client.cli.exit_codes import CommandError, UsageError, report_failure
 from opdispatch_client.cli.output import print_remark
 from opdispatch_wire.errors import DaemonUnavailableError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.exit_codes import UsageError
 
 _KEYWORD = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
 _NEGATIVE_NUMBER = re.compile(r"-(\.?\d.*|inf|nan)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.exit_codes import UsageError
 
 NAMES = ("-", "@-")
 """How the argument is written."""

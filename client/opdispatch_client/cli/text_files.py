@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from opdispatch_client.cli.outcome import UsageError
+from opdispatch_client.cli.exit_codes import UsageError
 from opdispatch_client.cli.standard_input import read_standard_input
 
 

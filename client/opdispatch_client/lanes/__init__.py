@@ -22,5 +22,5 @@ direct_streams, async_direct_streams   over gRPC streams, to other machines
 waiting_calls                          calls that wait for a busy interpreter; no I/O
 busy_watch, async_busy_watch           move calls away from busy interpreters
 overdue_replies                        deadlines of planned calls in an event loop
-memory_tender                          releases unused shared memory
+idle_memory                            releases unused shared memory
 """

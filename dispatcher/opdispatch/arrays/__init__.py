@@ -3,7 +3,7 @@
 devices          names of devices
 device_memory    handles of device memory for other processes
 device_transfers counters of copies between host and devices
-extents          limits of array sizes
+size_limits      limits of array sizes
 memory_overlap   whether elements of one array share memory
 backend          the interface of an array library
 backends         registered backends
@@ -21,7 +21,7 @@ lazy_array       arrays whose elements are computed on first use
 zero_array       zeros
 math_bits        lazily conjugated and negated arrays
 dlpack_dtypes    DLPack exchange of host arrays with dtypes that NumPy's DLPack lacks
-foreign          arrays of other libraries, imported by DLPack
+dlpack_import    arrays of other libraries, imported by DLPack
 layout           the interface of a layout: tensors that consist of several dense arrays
 sparse, sparse_coo, sparse_csr,
 quantized, nested                       the layouts
@@ -55,8 +55,8 @@ from opdispatch.arrays.device_transfers import (
 )
 from opdispatch.arrays.devices import COMPONENTS, canonical_device, split_device
 from opdispatch.arrays.dlpack_dtypes import give_by_dlpack, view_by_dlpack
+from opdispatch.arrays.dlpack_import import adopt, is_foreign
 from opdispatch.arrays.fake_array import FAKE_BIT, FakeArray
-from opdispatch.arrays.foreign import adopt, is_foreign
 from opdispatch.arrays.layout import Facts, Layout
 from opdispatch.arrays.layouts import (
     LAYOUTS,

@@ -16,7 +16,6 @@ import numpy as np
 
 from opdispatch.arrays.backends import backend_of_device, device_errors, device_of, find_backend
 from opdispatch.arrays.devices import device_mismatch
-from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layout import (
     Facts,
     Layout,
@@ -27,6 +26,7 @@ from opdispatch.arrays.layout import (
     read_only_view,
 )
 from opdispatch.arrays.meta_backend import MetaArray
+from opdispatch.arrays.size_limits import check_elements
 from opdispatch.errors import ArgumentError
 from opdispatch.keys.dispatch_key import DispatchKey
 

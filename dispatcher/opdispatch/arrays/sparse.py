@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from opdispatch.arrays.backends import device_of, find_backend
-from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layout import Facts, Layout, making, read_only_view
+from opdispatch.arrays.size_limits import check_elements
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.keys.dispatch_key import BackendComponent
 

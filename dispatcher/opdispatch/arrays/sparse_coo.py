@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from opdispatch.arrays.backends import device_of, find_backend
-from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layout import (
     Facts,
     check_indices,
@@ -22,6 +21,7 @@ from opdispatch.arrays.layout import (
     making,
     namespace_of,
 )
+from opdispatch.arrays.size_limits import check_elements
 from opdispatch.arrays.sparse import (
     SparseLayout,
     check_extents,

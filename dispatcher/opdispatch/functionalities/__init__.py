@@ -1,7 +1,7 @@
 """The functionality keys, one file each, and the fallbacks registered in every dispatcher.
 
 autograd           the Autograd keys, for operators without a derivative
-derivative, derivative_kernel, registered_autograd, autograd_kernel_text, redispatch_below
+derivative, derivative_kernel, registered_autograd, autograd_kernel_source, redispatch_below
                    operators with derivative formulas or a registered backward function
 forward_derivative, registered_jvp
                    forward mode by formulas or a registered jvp function
@@ -12,7 +12,8 @@ functorch          nested function transforms, level by level
 batched_fallback   batched tensors, with or without a batching rule
 functionalize_fallback, functional_counterpart
                    functional calls in place of mutating ones
-layer_text         source of kernels that are inlined as layers
+layer_kernel_source
+                   source of kernels that are inlined as layers
 python_fallback    modes and tensor subclasses (``__torch_dispatch__``)
 math_bits_fallback, zero_tensor_fallback
                    lazy conjugates, negatives and zeros

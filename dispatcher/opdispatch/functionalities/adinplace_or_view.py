@@ -30,7 +30,7 @@ from opdispatch.autograd.variable import counter_of
 from opdispatch.autograd.view_nodes import shares_elements
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.dispatch.operator_state import TENSOR_BITS
-from opdispatch.functionalities.layer_text import FindOperator, LayerText
+from opdispatch.functionalities.layer_kernel_source import FindOperator, LayerText
 from opdispatch.keys.dispatch_key_set import AFTER_ADINPLACEORVIEW_KEYSET
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.schema.function_schema import FunctionSchema

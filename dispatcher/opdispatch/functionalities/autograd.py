@@ -36,7 +36,7 @@ from opdispatch.autograd.variable import (
 from opdispatch.boxing.boxing import UnboxedFunction
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.errors import AutogradError
-from opdispatch.functionalities.layer_text import LayerText
+from opdispatch.functionalities.layer_kernel_source import LayerText
 from opdispatch.keys.dispatch_key import BackendComponent, DispatchKey, to_runtime_key
 from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET, AUTOGRAD_KEYSET, DispatchKeySet
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE

@@ -14,7 +14,7 @@ from opdispatch.functionalities.autograd import (
     go_below_autograd,
     set_history,
 )
-from opdispatch.functionalities.autograd_kernel_text import (
+from opdispatch.functionalities.autograd_kernel_source import (
     TELL,
     AutogradKernelText,
     history_of,

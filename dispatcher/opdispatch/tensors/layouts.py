@@ -12,9 +12,9 @@ import numpy as np
 
 from opdispatch import arrays
 from opdispatch.arrays import Layout
-from opdispatch.arrays.extents import check_elements
 from opdispatch.arrays.layouts import NESTED, QUANTIZED, SPARSE_COO, SPARSE_CSR
 from opdispatch.arrays.level_array import LevelArray
+from opdispatch.arrays.size_limits import check_elements
 from opdispatch.arrays.sparse import SparseLayout
 from opdispatch.autograd.inference_tensor import is_inference, make_inference
 from opdispatch.autograd.to_copy import record_without_derivative

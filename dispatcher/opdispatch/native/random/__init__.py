@@ -16,7 +16,7 @@ from typing import Any
 from opdispatch.functionalities.adinplace_or_view import make_write_kernel
 from opdispatch.functionalities.derivative import Formulas
 from opdispatch.functionalities.derivative_kernel import make_derivative_kernel
-from opdispatch.functionalities.layer_text import FindOperator
+from opdispatch.functionalities.layer_kernel_source import FindOperator
 from opdispatch.library.library import Library
 from opdispatch.native.array.derivatives.namespace import masked, zeros_like
 from opdispatch.native.array.operators.creation import make_selection

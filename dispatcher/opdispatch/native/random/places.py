@@ -13,7 +13,7 @@ import numpy as np
 
 from opdispatch.arrays import MetaArray, split_device
 from opdispatch.arrays.cupy_errors import import_cupy
-from opdispatch.arrays.extents import is_of_possible_size
+from opdispatch.arrays.size_limits import is_of_possible_size
 from opdispatch.errors import ArgumentError, DeviceError
 from opdispatch.native.random.distributions import Distribution
 from opdispatch.native.random.philox_cuda import philox_words

@@ -2,7 +2,7 @@
 
 folder          which process owns the folder, and the paths in it
 journal         every change of the registry, on disk before it is visible
-journal_file    the SQLite database, checked whole whenever it is opened
+journal_database  the SQLite database, checked whole whenever it is opened
 journal_format  its tables, the number of its format, the migrations from older ones
 journal_record  the journal's record of a library
 archive         a state folder as one file

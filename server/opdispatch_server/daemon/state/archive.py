@@ -27,10 +27,10 @@ from opdispatch_server.daemon.state.folder import (
     libraries_in,
 )
 from opdispatch_server.daemon.state.journal import read_libraries, uploads_of
-from opdispatch_server.daemon.state.journal_file import (
+from opdispatch_server.daemon.state.journal_database import (
     DATABASE,
     LAST_EVENT,
-    JournalFile,
+    JournalDatabase,
 )
 from opdispatch_server.daemon.state.journal_record import LibraryRecord
 from opdispatch_server.fault_points import FaultPoint, fault_point
@@ -72,11 +72,11 @@ def export_state(state: Path, archive: Path) -> StateSummary:
     store = LibraryStore(libraries_in(state))
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        journal = stack.enter_context(closing(JournalFile(journal_in(state))))
+        journal = stack.enter_context(closing(JournalDatabase(journal_in(state))))
         journal.copy_to(work)
         # Opened with the usual checks, so that what is exported can be imported.
         (work / LAST_EVENT).write_bytes(b"0\n")
-        with closing(JournalFile(work)) as copy:
+        with closing(JournalDatabase(work)) as copy:
             libraries = read_libraries(copy)
             digests = uploads_of(libraries.values())
             summary = StateSummary(_count_loaded(libraries.values()), len(digests), copy.last_event)
@@ -98,7 +98,7 @@ def import_state(archive: Path, state: Path) -> StateSummary:
             with zipfile.ZipFile(archive) as opened:
                 _unpack(opened, draft)
             journal = draft / "journal"
-            with closing(JournalFile(journal, migrate=True)) as file:
+            with closing(JournalDatabase(journal, migrate=True)) as file:
                 libraries = read_libraries(file)
                 digests = uploads_of(libraries.values())
                 last_event = file.last_event

@@ -2,7 +2,7 @@
 
 libraries/              uploads by their SHA-256 (library_store.py)
 unpacked/               their files, for interpreters (unpacked_libraries.py)
-journal/                what is loaded (journal_file.py)
+journal/                what is loaded (journal_database.py)
 journal.imported/       an import that is decided, and takes journal/'s place at next opening
 journal.replaced-TIME/  what an import has replaced
 owner.lock              held by the daemon, or by an import
@@ -17,7 +17,7 @@ import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
-from opdispatch_server.daemon.state.journal_file import JournalFile
+from opdispatch_server.daemon.state.journal_database import JournalDatabase
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.file_sync import sync_path
 from opdispatch_server.library_code.library_store import DRAFT_PREFIX
@@ -78,18 +78,18 @@ class StateFolder:
         """Return the journals that imports have set aside, oldest first."""
         return sorted(self.path.glob(f"{_REPLACED}-*"))
 
-    def open_journal(self) -> JournalFile:
+    def open_journal(self) -> JournalDatabase:
         """Open the folder's journal; create it in a folder that has none. Raises JournalError."""
         if not self.journal.exists():
             try:
-                JournalFile.create(self.journal)
+                JournalDatabase.create(self.journal)
             except (OSError, sqlite3.Error) as error:
                 raise JournalError(
                     f"no journal can be made in {self.path}: "
                     f"{getattr(error, 'strerror', None) or error}",
                     path=str(self.path),
                 ) from error
-        return JournalFile(self.journal, migrate=True)
+        return JournalDatabase(self.journal, migrate=True)
 
     def take_import(self, draft: Path) -> Path | None:
         """Replace the existing journal by an imported one.

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from opdispatch_server.daemon.event_loop.shielded import shielded
 from opdispatch_server.daemon.state.folder import StateFolder
-from opdispatch_server.daemon.state.journal_file import Changes, JournalFile
+from opdispatch_server.daemon.state.journal_database import Changes, JournalDatabase
 from opdispatch_server.daemon.state.journal_record import (
     LibraryRecord,
     library_record_from_text,
@@ -53,7 +53,7 @@ class Journal:
         self._state = state
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._folder: StateFolder | None = None
-        self._file: JournalFile | None = None
+        self._file: JournalDatabase | None = None
         # The state of the registry, and the part of it that is not in the file yet: see the Note.
         self._current: dict[tuple[str, str], str | None] = {}
         self._owed: dict[tuple[str, str], str | None] = {}
@@ -178,7 +178,7 @@ class Journal:
         file = self._open_file(event, subject)
         await asyncio.get_running_loop().run_in_executor(self._writer, file.check_place)
 
-    def _open_file(self, event: str, subject: str) -> JournalFile:
+    def _open_file(self, event: str, subject: str) -> JournalDatabase:
         if self._file is None:
             raise JournalError(f"{event} of {subject} cannot be recorded: the journal is closed")
         return self._file
@@ -202,7 +202,7 @@ class Journal:
         await shielded(writing)
 
 
-def read_libraries(file: JournalFile) -> Mapping[str, LibraryRecord]:
+def read_libraries(file: JournalDatabase) -> Mapping[str, LibraryRecord]:
     """Read every library's record, by name. Raises JournalError for an invalid one."""
     records = {}
     for (kind, name), text in file.entries.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from opdispatch_server.daemon.state.folder import StateFolder, check_journal
 from opdispatch_server.daemon.state.journal import read_libraries
-from opdispatch_server.daemon.state.journal_file import JournalFile
+from opdispatch_server.daemon.state.journal_database import JournalDatabase
 from opdispatch_server.daemon.state.journal_record import LibraryRecord
 from opdispatch_wire.errors import JournalError
 
@@ -37,5 +37,5 @@ def named_libraries(state: Path) -> Iterator[tuple[StateFolder, list[LibraryReco
 
 
 def _read(journal: Path) -> list[LibraryRecord]:
-    with closing(JournalFile(journal)) as file:
+    with closing(JournalDatabase(journal)) as file:
         return list(read_libraries(file).values())

@@ -39,7 +39,7 @@ from opdispatch_server.worker.values.peers import PeerValues
 from opdispatch_server.worker.values.store import CallWrites, KeptResults, ValueStore
 from opdispatch_wire.callee_tensors import CalleeTensors
 from opdispatch_wire.errors import WireError
-from opdispatch_wire.nesting import ValueCount, check_nesting
+from opdispatch_wire.nesting_limits import ValueCount, check_nesting
 from opdispatch_wire.remote_values import RemoteFacts, remote_tensors_in, store_key
 from opdispatch_wire.tensor_bytes import count_bytes
 from opdispatch_wire.v1 import execution_pb2, remote_pb2, values_pb2

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from opdispatch_wire.message_size import check_size
-from opdispatch_wire.nesting import MAX_VALUES
+from opdispatch_wire.nesting_limits import MAX_VALUES
 from opdispatch_wire.packed_numbers import number_type
 
 RESULT: Final = "the result of the call"

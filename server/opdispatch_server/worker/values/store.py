@@ -23,7 +23,7 @@ from opdispatch_server.worker.values.backend_forms import Form, StoredValue, wit
 from opdispatch_server.worker.values.direct_keeps import DirectKeeps
 from opdispatch_wire.errors import DeadlineExceededError, RemoteValueGoneError
 from opdispatch_wire.layouts import refuse_misfits
-from opdispatch_wire.nesting import ValueCount, check_nesting
+from opdispatch_wire.nesting_limits import ValueCount, check_nesting
 from opdispatch_wire.remote_values import (
     FIRST_PLACE,
     ID_BYTES,

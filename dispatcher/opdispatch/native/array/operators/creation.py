@@ -15,7 +15,7 @@ from opdispatch.arrays import (
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.dispatch.dispatcher import Dispatcher
 from opdispatch.dispatch.operator_handle import OperatorHandle
-from opdispatch.functionalities.layer_text import FindOperator, LayerText
+from opdispatch.functionalities.layer_kernel_source import FindOperator, LayerText
 from opdispatch.keys.dispatch_key_set import DispatchKeySet
 from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
 from opdispatch.native.array.operators.type_promotion import check_complex

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from opdispatch.arrays import MetaArray
-from opdispatch.arrays.extents import count_elements, is_of_possible_size
+from opdispatch.arrays.size_limits import count_elements, is_of_possible_size
 from opdispatch.errors import OpdispatchError
 from opdispatch.native.array.operators.functions import ArrayFunction, Kernel
 from opdispatch.native.array.operators.half_precision import in_float32, refusing_16_bits

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from opdispatch.arrays.extents import MOST_ELEMENTS, count_elements
+from opdispatch.arrays.size_limits import MOST_ELEMENTS, count_elements
 from opdispatch.native.array.operators.meta_shapes import refusal, show
 
 

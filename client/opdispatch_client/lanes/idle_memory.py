@@ -10,7 +10,7 @@ TEND_SECONDS = 1.0
 """Longest time in seconds until unused memory of an interpreter is released."""
 
 
-class MemoryTender:
+class IdleMemoryThread:
     """A thread that starts with ``wake`` and ends when ``tend`` has nothing left to do.
 
     Guards      ``_lock`` guards ``_is_there``, which tells whether the thread runs, and is held

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from opdispatch_client.lanes import memory_tender
-from opdispatch_client.lanes.memory_tender import MemoryTender
+from opdispatch_client.lanes import idle_memory
+from opdispatch_client.lanes.idle_memory import IdleMemoryThread
 from opdispatch_wire.errors import WireError
 from opdispatch_wire.lanes import lane_socket
 from opdispatch_wire.lanes.blocking_lane import BlockingLane
@@ -29,14 +29,14 @@ from tests.waits import LONGEST_WAIT
 def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(memory_tender, "TEND_SECONDS", 0.01)
+    monkeypatch.setattr(idle_memory, "TEND_SECONDS", 0.01)
     answers, asked = [True, True, False], threading.Semaphore(0)
 
     def tend() -> bool:
         asked.release()
         return answers.pop(0)
 
-    tender = MemoryTender(tend)
+    tender = IdleMemoryThread(tend)
     for _ in range(5):
         tender.wake()
     for _ in range(3):
@@ -57,14 +57,14 @@ def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
 def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(memory_tender, "TEND_SECONDS", 0.01)
+    monkeypatch.setattr(idle_memory, "TEND_SECONDS", 0.01)
     threads, tended = ScarceThreads(monkeypatch, "memory-tender"), threading.Event()
 
     def tend() -> bool:
         tended.set()
         return False
 
-    tender = MemoryTender(tend)
+    tender = IdleMemoryThread(tend)
     tender.wake()  # no call fails for that: it is to be tidied up later
     assert threads.tries == 1
     threads.are_lacking = False
@@ -73,7 +73,7 @@ def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
 
 
 def test_it_stays_when_it_is_woken_while_it_finds_nothing_to_do(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory_tender, "TEND_SECONDS", 0.01)
+    monkeypatch.setattr(idle_memory, "TEND_SECONDS", 0.01)
     asked = threading.Semaphore(0)
     wakes = [True, False]
 
@@ -83,7 +83,7 @@ def test_it_stays_when_it_is_woken_while_it_finds_nothing_to_do(monkeypatch: pyt
         asked.release()
         return False
 
-    tender = MemoryTender(tend)
+    tender = IdleMemoryThread(tend)
     tender.wake()
     for _ in range(2):
         assert asked.acquire(timeout=LONGEST_WAIT)

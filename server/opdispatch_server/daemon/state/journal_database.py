@@ -47,7 +47,7 @@ Changes = Mapping[tuple[str, str], str | None]
 """New records as text, by kind ("library") and name; None deletes the record."""
 
 
-class JournalFile:
+class JournalDatabase:
     """One open journal. Its methods block; one thread at a time may call them.
 
     ``entries`` is the committed state.

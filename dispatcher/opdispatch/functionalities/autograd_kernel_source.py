@@ -14,7 +14,7 @@ from opdispatch.autograd.recording_state import WATCHED, note_recorded
 from opdispatch.autograd.variable import DIFFERENTIABLE_KINDS, edge_of
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.functionalities.derivative import has_tensors
-from opdispatch.functionalities.layer_text import LayerText
+from opdispatch.functionalities.layer_kernel_source import LayerText
 from opdispatch.keys.dispatch_key_set import AFTER_AUTOGRAD_KEYSET
 from opdispatch.local_state.grad_mode import AUTOGRAD_STATE
 from opdispatch.local_state.local_dispatch_key_set import LOCAL_STATE
