@@ -8,7 +8,7 @@ attribute_stores        stores to several attributes at one instant
 operator_state          one operator as an immutable snapshot
 operator_dump           an operator's tables as text
 operator_entry          the registrations of one operator
-call_watch              traces and observes a call
+observed_call           traces and observes a call
 op_overload_names       the attributes of PyTorch's OpOverload
 missing_kernel          errors for calls without a kernel
 operator_handle         an operator as callers hold it

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from opdispatch.autograd.inference_tensor import ADINPLACE_OR_VIEW_BIT, marking_results
 from opdispatch.boxing.kernel_function import KernelFunction
 from opdispatch.boxing.signature import Signature
-from opdispatch.dispatch.call_watch import CallWatch
 from opdispatch.dispatch.dispatch_key_extractor import is_fallthrough
 from opdispatch.dispatch.dispatch_table import AMBIGUOUS
 from opdispatch.dispatch.missing_kernel import missing_kernel_error, no_kernel_error
+from opdispatch.dispatch.observed_call import ObservedCall
 from opdispatch.dispatch.op_overload_names import OpOverloadNames
 from opdispatch.dispatch.operator_dump import (
     RegisteredKernel,
@@ -385,9 +385,9 @@ class OperatorHandle(OpOverloadNames):
         args, kwargs = signature.split(stack)
         if local.trace is None and local.observer is None:
             return signature.check_result(function(*args, **kwargs))
-        with CallWatch(self, kernel, kind, local, stack) as watch:
-            watch.result = signature.check_result(function(*args, **kwargs))
-        return watch.result
+        with ObservedCall(self, kernel, kind, local, stack) as observed:
+            observed.result = signature.check_result(function(*args, **kwargs))
+        return observed.result
 
     def _call_kernel_boxed(
         self, state: OperatorState, kernel: Resolution, bits: int, stack: list[Any], kind: str
@@ -398,7 +398,7 @@ class OperatorHandle(OpOverloadNames):
             kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
             stack[:] = signature.check_returns(stack)
             return
-        with CallWatch(self, kernel, kind, local, stack) as watch:
+        with ObservedCall(self, kernel, kind, local, stack) as observed:
             kernel.kernel.call_boxed(self, DispatchKeySet(bits), stack)
             stack[:] = signature.check_returns(stack)
-            watch.result = signature.unbox_returns(stack)
+            observed.result = signature.unbox_returns(stack)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CALLS = frozenset({"call", "callBoxed"})
 
 
-class CallWatch:
+class ObservedCall:
     """A block in which a kernel runs. ``result`` is what the kernel returned."""
 
     __slots__ = ("_arguments", "_observer", "_token", "result")
