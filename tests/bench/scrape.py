@@ -22,10 +22,10 @@ from pathlib import Path
 
 import opdispatch_client as oc
 from opdispatch_server.daemon.interpreters.totals import MOST_PAST_SERIES, InterpreterTotals
-from opdispatch_server.daemon.monitoring.call_text import (
+from opdispatch_server.daemon.monitoring.call_exposition import (
     CALL_FAMILIES,
     CALL_LABELS,
-    CallText,
+    CallExposition,
     Piece,
 )
 from opdispatch_server.daemon.monitoring.triton import (
@@ -140,10 +140,10 @@ def text(operators: int) -> None:
         counts.note(row, 70_000, 20_000, failed=False)
     shared = SharedCounts.open(os.getpid(), counts.descriptor)
     assert shared is not None, "the memory is this process's own"
-    ours = CallText(CALL_FAMILIES, CALL_LABELS)
-    triton = CallText(TRITON_FAMILIES, TRITON_LABELS)
+    ours = CallExposition(CALL_FAMILIES, CALL_LABELS)
+    triton = CallExposition(TRITON_FAMILIES, TRITON_LABELS)
 
-    def scrape(*texts: CallText) -> None:
+    def scrape(*texts: CallExposition) -> None:
         sums = CallSums(MOST_PAST_SERIES)
         sums.add(shared.read())
         for text in texts:

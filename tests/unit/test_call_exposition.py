@@ -15,10 +15,10 @@ pytest.importorskip("prometheus_client", reason="opdispatch[http] is not install
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from opdispatch_server.daemon.monitoring.call_text import (
+from opdispatch_server.daemon.monitoring.call_exposition import (
     CALL_FAMILIES,
     CALL_LABELS,
-    CallText,
+    CallExposition,
     labels_of,
 )
 from opdispatch_server.daemon.monitoring.triton import (
@@ -31,8 +31,8 @@ from opdispatch_server.metrics.call_table import CallSums, Counts, SharedCounts,
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def our_text() -> CallText:
-    return CallText(CALL_FAMILIES, CALL_LABELS)
+def our_text() -> CallExposition:
+    return CallExposition(CALL_FAMILIES, CALL_LABELS)
 
 
 def samples_of(pieces: list[Any]) -> Samples:
@@ -119,7 +119,7 @@ def test_a_scrape_enters_no_function_for_each_series():
     shared = SharedCounts.open(os.getpid(), counts.descriptor)
     assert shared is not None
     ours = our_text()
-    triton = CallText(TRITON_FAMILIES, TRITON_LABELS)
+    triton = CallExposition(TRITON_FAMILIES, TRITON_LABELS)
 
     def scrape() -> None:
         sums = CallSums(2000)

@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from opdispatch_server.access.authentication import Authentication
 from opdispatch_server.daemon.interpreters.totals import InterpreterTotals
-from opdispatch_server.daemon.monitoring.call_text import LABEL_LIMIT
+from opdispatch_server.daemon.monitoring.call_exposition import LABEL_LIMIT
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader, Facts, read_process
 from opdispatch_server.daemon.monitoring.routes import make_app

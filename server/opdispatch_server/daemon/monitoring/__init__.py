@@ -9,7 +9,7 @@ grid            operators by dispatch keys, and which have changed
 live            server-sent events
 facts           one consistent reading of the daemon's state
 exposition      the facts as metrics
-call_text       the metrics of calls, as cached text
+call_exposition  the metrics of calls, as cached text
 triton          the same under Triton's names
 
 Imported only for ``serve --http``: Starlette, uvicorn and prometheus-client are an extra.

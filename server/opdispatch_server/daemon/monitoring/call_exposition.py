@@ -119,7 +119,7 @@ def _lines(heads: Sequence[bytes], labels: Bytes, columns: Numbers, counts: int)
     return text.reshape(-1).data
 
 
-class CallText:
+class CallExposition:
     """Writes the metrics of calls: families of series by labels. For one thread at a time."""
 
     def __init__(self, families: Sequence[Family], labels: Mapping[str, str]) -> None:

@@ -18,10 +18,10 @@ from prometheus_client.process_collector import ProcessCollector
 from opdispatch.metrics import MOST_METRICS, MOST_SERIES, is_metric_name
 from opdispatch_server.blame.suspicion import Cause
 from opdispatch_server.daemon.libraries.change_log import CHANGES
-from opdispatch_server.daemon.monitoring.call_text import (
+from opdispatch_server.daemon.monitoring.call_exposition import (
     CALL_FAMILIES,
     CALL_LABELS,
-    CallText,
+    CallExposition,
     Piece,
     label_of,
 )
@@ -42,9 +42,9 @@ class Exposition:
         """Take ``compat``, the product whose names the metrics of calls also get: ``triton``."""
         self._read = read
         self._lock = threading.Lock()
-        self._calls = [CallText(CALL_FAMILIES, CALL_LABELS)]
+        self._calls = [CallExposition(CALL_FAMILIES, CALL_LABELS)]
         if compat == "triton":
-            self._calls.append(CallText(TRITON_FAMILIES, TRITON_LABELS))
+            self._calls.append(CallExposition(TRITON_FAMILIES, TRITON_LABELS))
 
     def scrape(self, accept: str) -> tuple[Iterator[Piece], str]:
         """Return the text, in pieces created on demand, and its content type, one of ``accept``.

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from opdispatch_server.access.identity import Identity
 from opdispatch_server.access.revocation import REVOCATION_CHECK_SECONDS
-from opdispatch_server.daemon.monitoring.call_text import Piece
+from opdispatch_server.daemon.monitoring.call_exposition import Piece
 from opdispatch_server.daemon.monitoring.exposition import Exposition
 from opdispatch_server.daemon.monitoring.facts import DaemonReader
 from opdispatch_wire.errors import (

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from opdispatch_server.daemon.monitoring.call_text import Family, Sample
+from opdispatch_server.daemon.monitoring.call_exposition import Family, Sample
 from opdispatch_server.metrics.call_table import DIED, FAILED, OK, QUEUE_NS, RUN_NS, Numbers
 
 TRITON_LABELS: Final = {"operator": "model", "version": "version"}
