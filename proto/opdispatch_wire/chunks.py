@@ -213,16 +213,13 @@ class MessageOutbox:
 
     def next_piece(self) -> bytes | None:
         """Return the next bytes to send; None if there are none."""
-        if self._small and (not self._large or self._since_chunk < _SMALL_PER_CHUNK):
+        if self._small and (self._since_chunk < _SMALL_PER_CHUNK or not self._large):
             self._since_chunk += 1
-            return self._next_small()
-        self._since_chunk = 0
-        piece = self._large.next_piece()
-        if piece is None and self._small:
-            return self._next_small()
-        return piece
-
-    def _next_small(self) -> bytes:
+        else:
+            self._since_chunk = 0
+            piece = self._large.next_piece()
+            if piece is not None or not self._small:
+                return piece
         message = self._small.popleft()
         self.small_bytes -= len(message)
         return message

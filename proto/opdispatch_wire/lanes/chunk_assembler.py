@@ -111,10 +111,8 @@ class ChunkAssembler:
 
     def __init__(self, budget: TensorBudget) -> None:
         self._budget = budget
-        self._assemblies: dict[int, _Assembly] = {}
-
-    def __len__(self) -> int:
-        return len(self._assemblies)
+        self.incomplete: dict[int, _Assembly] = {}
+        """The messages whose tensors are incomplete, by id; changed only here."""
 
     def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
         """Add a chunk to the message with that id, which is dropped after an error.
@@ -122,19 +120,19 @@ class ChunkAssembler:
         Raises WireError for a chunk that does not follow the previous one, MessageTooLargeError for
         tensors beyond the limit, and QueueFullError if there is not enough memory now.
         """
-        assembly = self._assemblies.pop(number, None)
+        assembly = self.incomplete.pop(number, None)
         if assembly is None:
             assembly = self._begin(chunk)
         self._add(assembly, chunk)
         assembly.heard_at = time.monotonic()
-        self._assemblies[number] = assembly
+        self.incomplete[number] = assembly
 
     def finish(self, number: int) -> list[Buffer]:
         """Return the tensors of a message that has arrived itself; empty if it has none.
 
         Raises WireError if they are incomplete.
         """
-        assembly = self._assemblies.pop(number, None)
+        assembly = self.incomplete.pop(number, None)
         if assembly is None:
             return []
         if assembly.received != assembly.total:
@@ -146,28 +144,28 @@ class ChunkAssembler:
 
     def drop(self, number: int) -> None:
         """Drop a message that is no longer awaited."""
-        self._assemblies.pop(number, None)
+        self.incomplete.pop(number, None)
 
     def drop_idle(self, patience: float) -> list[int]:
         """Drop the messages without a chunk for ``patience`` seconds; return their ids."""
         before = time.monotonic() - patience
-        idle = [number for number, each in self._assemblies.items() if each.heard_at < before]
+        idle = [number for number, each in self.incomplete.items() if each.heard_at < before]
         for number in idle:
-            del self._assemblies[number]
+            del self.incomplete[number]
         return idle
 
     def touch(self) -> None:
         """Restart the idle time of all messages."""
         now = time.monotonic()
-        for assembly in self._assemblies.values():
+        for assembly in self.incomplete.values():
             assembly.heard_at = now
 
     def clear(self) -> None:
         """Drop all messages."""
-        self._assemblies.clear()
+        self.incomplete.clear()
 
     def _begin(self, chunk: execution_pb2.Chunk) -> _Assembly:
-        if len(self._assemblies) >= CALLS_AT_ONCE:
+        if len(self.incomplete) >= CALLS_AT_ONCE:
             raise WireError(
                 f"$.chunk begins the tensors of another call; the limit is {CALLS_AT_ONCE} calls "
                 "with incomplete tensors"

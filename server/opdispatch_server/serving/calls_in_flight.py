@@ -58,7 +58,7 @@ class CallsInFlight(Generic[Run]):
         self.reply_limit_with_tensors = 0
         """The longest reply including large tensors, if that is more."""
         self._calls: dict[int, asyncio.Task[None] | AbandonableCall] = {}
-        # Callbacks for the ends of calls without a task.
+        # Callbacks for the ends of calls without a task, except planned ones, which hold nothing.
         self._quick_ends: dict[int, Callable[[], None]] = {}
         # Set to an event only while a task waits for it.
         self._changed: asyncio.Event | None = None
@@ -141,7 +141,6 @@ class CallsInFlight(Generic[Run]):
         if not call.begin(end, self.reply_limit, tensors):
             return False
         self._calls[call.number] = call
-        self._quick_ends[call.number] = _do_nothing
         self._note_begun()
         return True
 
@@ -182,7 +181,7 @@ class CallsInFlight(Generic[Run]):
             call.cancel()
         elif call is not None:
             call.abandon()
-            on_end = self._quick_ends[number]
+            on_end = self._quick_ends.get(number, _do_nothing)
             self._forget(number)
             on_end()
 

@@ -107,9 +107,10 @@ def add_service(
 ) -> None:
     """Do what the generated function ``add_to_server`` does; see Malformed.
 
-    ``parse`` takes the name of a method and its parser and returns the parser to use; None leaves
-    requests as bytes. Methods that ``servicer`` only inherits from the generated class are left
-    out: gRPC answers unknown methods with UNIMPLEMENTED, too, but without logging a traceback.
+    ``parse`` takes the name of a method and its parser and returns the parser to use; with None,
+    requests and replies are bytes. Methods that ``servicer`` only inherits from the generated class
+    are left out: gRPC answers unknown methods with UNIMPLEMENTED, too, but without logging a
+    traceback.
     """
     generated = add_to_server.__module__
     handlers = GeneratedHandlers()
@@ -139,14 +140,17 @@ class GeneratedHandlers:
 
 
 def _tolerant(handler: Any, parse: Parse | None) -> Any:
+    if parse is None:
+        return handler._replace(request_deserializer=None, response_serializer=None)
     serialize = handler.response_serializer
 
     def serialize_once(reply: Any) -> bytes:
         data: bytes = reply if isinstance(reply, bytes) else serialize(reply)
         return data
 
-    deserialize = None if parse is None else _explaining(parse)
-    return handler._replace(request_deserializer=deserialize, response_serializer=serialize_once)
+    return handler._replace(
+        request_deserializer=_explaining(parse), response_serializer=serialize_once
+    )
 
 
 def _explaining(parse: Parse) -> Parse:

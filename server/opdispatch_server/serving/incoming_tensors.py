@@ -39,7 +39,7 @@ class IncomingTensors:
     @property
     def is_empty(self) -> bool:
         """Whether no chunks have arrived for calls that have not arrived themselves."""
-        return not self._refused and not self._assembler
+        return not self._refused and not self._assembler.incomplete
 
     def take(self, number: int, chunk: execution_pb2.Chunk) -> None:
         """Take a chunk for the call with that id. Raises WireError for an invalid one."""
@@ -51,7 +51,7 @@ class IncomingTensors:
             raise
         except OpdispatchError as error:
             self._refuse(number, error)
-        if self._timer is None and self._assembler:
+        if self._timer is None and self._assembler.incomplete:
             self._watch()
 
     def finish(self, number: int) -> Sequence[Buffer] | None:
@@ -109,5 +109,5 @@ class IncomingTensors:
             self._reply(number, error)
             if len(self._refused) < CALLS_AT_ONCE:
                 self._refused.add(number)
-        if self._assembler:
+        if self._assembler.incomplete:
             self._watch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -43,6 +42,7 @@ class StreamCalls:
         self.rules = rules
         self.threads = threads
         self.number = number
+        self.loop = asyncio.get_running_loop()
 
     def find_planned(self, payload: bytes) -> PlannedStreamedCall | None:
         """Return the call in a message if it follows a plan; else None."""
@@ -117,10 +117,8 @@ class StreamCalls:
 class _ThreadedCall:
     """A call that a thread runs, unless it is abandoned before it starts."""
 
-    def __init__(self, source: StreamCalls) -> None:
-        self.source = source
-        self._loop = asyncio.get_running_loop()
-        self._is_abandoned = False
+    source: StreamCalls
+    _is_abandoned = False
 
     def abandon(self) -> None:
         """Discard the reply when it comes. Idempotent."""
@@ -128,8 +126,10 @@ class _ThreadedCall:
 
     def _tell(self, on_reply: Callable[[Any], None], result: Any) -> None:
         """Call ``on_reply`` in the event loop, unless the call is abandoned before."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits
-            self._loop.call_soon_threadsafe(self._settle, on_reply, result)
+        try:  # noqa: SIM105 - three functions fewer than ``suppress``
+            self.source.loop.call_soon_threadsafe(self._settle, on_reply, result)
+        except RuntimeError:  # the loop is closed, so nothing waits
+            pass
 
     def _settle(self, on_reply: Callable[[Any], None], result: Any) -> None:
         if not self._is_abandoned:
@@ -152,7 +152,7 @@ class StreamedCall(_ThreadedCall):
         on_reply: OnReply[None],
         message: bytes,
     ) -> None:
-        super().__init__(source)
+        self.source = source
         self.operator = request.operator
         self.context = context
         self.waits_since = 0
@@ -221,7 +221,7 @@ class PlannedStreamedCall(_ThreadedCall):
     def __init__(
         self, source: StreamCalls, plan: KernelPlan, received: Received, payload: bytes
     ) -> None:
-        super().__init__(source)
+        self.source = source
         self.number = received[0]
         """The id that the caller has given the call."""
         self._plan = plan
