@@ -1,4 +1,4 @@
-"""The audit log: who asked for which change, from where, and with which outcome."""
+"""The audit log: one record for each change, with its identity, its object and its outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DONE = "done"
 
 @contextmanager
 def audited(action: str, who: str, *, library: str = "", interpreter: str = "") -> Iterator[None]:
-    """Log the outcome of a block that carries out an ``action`` for ``who``.
+    """Log the outcome of the block, which carries out ``action`` for the identity ``who``.
 
     The outcome is "done", or the code of the error that the block raises.
     """

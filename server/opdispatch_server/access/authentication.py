@@ -34,7 +34,10 @@ class Authentication:
     def __init__(
         self, tokens: TokenFile | None = None, peers: Mapping[str, Identity] | None = None
     ) -> None:
-        """Take ``peers``, those at unix sockets open to other users, by gRPC's names for them."""
+        """Identify by ``tokens`` at TCP ports, by ``peers`` at unix sockets open to other users.
+
+        ``peers`` maps gRPC's names of peers to identities; ``SharedSocket`` updates it.
+        """
         self._tokens = tokens
         self._peers = peers
         self.revocation = TokenRevocation(tokens)
@@ -45,11 +48,11 @@ class Authentication:
         return self._tokens is not None
 
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
-        """Return the identity that calls a method, if it may.
+        """Return the identity of a caller who may call ``method``.
 
-        ``method`` is as on the wire, ``peer`` is the other end as gRPC names it, such as
+        ``method`` is ``/SERVICE/METHOD``, ``peer`` is gRPC's name of the peer, such as
         ``ipv4:127.0.0.1:4711``, and ``authorization`` is the request's header of that name. Raises
-        UnauthenticatedError and PermissionDeniedError.
+        UnauthenticatedError without a valid token, PermissionDeniedError if the role is too low.
         """
         least = LEAST_ROLE.get(method, Role.OWNER)
         identity = self._identity_of(method, least, peer, authorization)
@@ -85,15 +88,15 @@ class Authentication:
         return identity
 
     def holds(self, identity: Identity) -> bool:
-        """Return whether an identity has a token, and that is valid."""
+        """Return whether an identity has a token that is still valid."""
         return self._tokens is not None and self._tokens.table.holds(identity, time.time())
 
 
 def uses_local_lanes(identity: Identity) -> bool:
-    """Return whether an identity is given the paths of local lanes, of daemon and interpreters.
+    """Return whether to send an identity the paths of the daemon's and interpreters' local lanes.
 
-    There the system reports the daemon's user, who may do everything. So a session that shows a
-    token is not given them, even if its process may belong to that user: it keeps its role, its
-    quota and its expiry.
+    At a lane, peers are identified by their user, and the daemon's user may do everything. Sessions
+    that present a token do not get the paths, even if they run as that user, so that the token's
+    role, quota and expiry apply.
     """
     return identity is OWNER or identity is ANYBODY

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# The clocks of machines differ.
+# Certificates begin in the past, because the clocks of machines differ.
 _BACKDATED = timedelta(hours=1)
 
 
@@ -87,7 +87,10 @@ def write_pair(folder: Path, name: str, issued: Issued, chain: bytes = b"") -> N
 
 
 def read_pair(folder: Path, name: str) -> Issued:
-    """Return what ``write_pair`` wrote. Raises OSError and ValueError."""
+    """Return the certificate and key that ``write_pair`` wrote.
+
+    Raises OSError, and ValueError if they cannot be parsed or the key is of another kind.
+    """
     certificate = x509.load_pem_x509_certificate((folder / f"{name}.pem").read_bytes())
     key = serialization.load_pem_private_key((folder / f"{name}.key").read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):

@@ -11,7 +11,7 @@ from opdispatch_wire.errors import PermissionDeniedError
 
 EVERYTHING: Final = ("*",)
 USER: Final = "user "
-"""The prefix of an identity's name that is another user of the machine."""
+"""The prefix of the name of an identity that is another user of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class Identity:
     """An identity. ``namespaces`` are globs for operator names, such as ``image::*``."""
 
     name: str
-    """For people and logs; not a secret."""
+    """Shown in messages and logs; not a secret."""
     role: Role
     namespaces: tuple[str, ...] = EVERYTHING
     expires: float = math.inf
     """When it expires, as a time of ``time.time``."""
     token: str = ""
-    """The id of the token that it comes from; empty if from none."""
+    """The id of its token; empty without one."""
 
     def check_may_call(self, method: str, least: str) -> None:
         """Raise PermissionDeniedError if its role does not allow a method that needs ``least``.

@@ -1,4 +1,4 @@
-"""Which operators an identity may register, replace and remove, by a library's registrations."""
+"""Check that an identity may register, replace or remove the operators of a library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delays for refusals to callers that have had many: refusals cost the daemon time.
+"""Delay refusals to addresses that have had many, because each refusal costs the daemon time.
 
 Each address has a token bucket of immediate refusals, which refills with time. If the bucket is
 empty, the refusal is sent when it has refilled, or after LONGEST: that slows down a client that
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Final
 
 AT_ONCE: Final = 200
-"""How many refusals of one address are sent immediately."""
+"""Capacity of an address's token bucket: refusals sent without delay."""
 PER_SECOND: Final = 20.0
 LONGEST: Final = 5.0
 """The longest delay, in seconds."""
 MOST_DELAYED: Final = 2000
-"""If so many refusals are waiting, others are sent immediately, because each takes memory."""
+"""The most delayed refusals; beyond it they are sent immediately, because each takes memory."""
 
 _MOST_REMEMBERED = 4096
 
@@ -31,10 +31,10 @@ class RefusalPace:
         # By address, when its bucket will be full again.
         self._full_at: OrderedDict[str, float] = OrderedDict()
         self.waiting = 0
-        """How many refusals are waiting; callers of ``delay`` count theirs."""
+        """Number of delayed refusals; callers of ``delay`` increment and decrement it."""
 
     def delay(self, peer: str) -> float:
-        """Count a refusal of a peer, as gRPC names it; return how many seconds to delay it."""
+        """Count a refusal of ``peer``, gRPC's name of it; return its delay in seconds."""
         address, now = peer.rpartition(":")[0], self._clock()
         full_at = max(self._full_at.pop(address, now), now) + 1 / PER_SECOND
         delay = full_at - now - AT_ONCE / PER_SECOND

@@ -1,4 +1,4 @@
-"""The roles, and the least role that each method of each service requires."""
+"""The roles, and the lowest role that each method of each service requires."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 
 
 class Role(enum.StrEnum):
-    """A role. Of call, load and admin each includes those before it; worker is separate."""
+    """A role. ``admin`` includes ``load``, and this ``call``; ``worker`` is separate."""
 
     CALL = "call"
     LOAD = "load"
     ADMIN = "admin"
     WORKER = "worker"
     OWNER = "owner"
-    """The daemon's user, who may do everything. It is granted to no token and no other user."""
+    """The daemon's user, who may do everything. Tokens and other users cannot have it."""
     NONE = "none"
-    """Another user of the machine, who has been granted nothing."""
+    """Another user of the machine, without permissions."""
 
 
 GRANTABLE: Final = (Role.CALL, Role.LOAD, Role.ADMIN, Role.WORKER)
@@ -77,7 +77,7 @@ ALLOWED: Final = frozenset(
     for role in GRANTABLE
     if role in _ROLES_WITH[least] or (role is Role.WORKER and method in _OF_WORKERS)
 )
-"""Every role with every method that it may call."""
+"""All permitted pairs of a role and a method."""
 
 
 def may_call(role: Role, method: str) -> bool:

@@ -76,9 +76,9 @@ class RouteTicket:
 
 
 def read_ticket(key: bytes, text: str) -> RouteTicket:
-    """Return the ticket in a text, of which nothing is parsed before its HMAC is verified.
+    """Return the ticket in a text, verifying the HMAC before parsing.
 
-    Raises UnauthenticatedError.
+    Raises UnauthenticatedError if the HMAC is invalid.
     """
     try:
         data = base64.b64decode(text[: _LONGEST + 1], altchars=b"-_", validate=True)
@@ -96,7 +96,7 @@ def read_ticket(key: bytes, text: str) -> RouteTicket:
 
 
 def new_key() -> bytes:
-    """Return a key that cannot be guessed."""
+    """Return a random HMAC key."""
     return secrets.token_bytes(_KEY_BYTES)
 
 
@@ -148,9 +148,9 @@ class TicketAuthentication:
         self.revocation = Revocation()
 
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
-        """Return the identity that calls a method, if it may.
+        """Return the identity of a caller who may call ``method``; see ``Authentication.identify``.
 
-        See ``Authentication.identify``. Raises UnauthenticatedError and PermissionDeniedError.
+        Raises UnauthenticatedError without a valid ticket, and PermissionDeniedError.
         """
         scheme, text = authorization[: len(_SCHEME)], authorization[len(_SCHEME) :]
         if scheme.lower() != _SCHEME:

@@ -62,7 +62,7 @@ class TokenRecord:
 
     @property
     def identity(self) -> Identity:
-        """The identity that it stands for."""
+        """The identity that the token authenticates."""
         globs = EVERYTHING if self.role is Role.ADMIN else self.namespaces
         return Identity(self.label, self.role, globs, self.expires, self.id)
 
@@ -86,9 +86,10 @@ class TokenTable:
         self.records: Mapping[str, TokenRecord] = {record.id: record for record in records}
 
     def identify(self, token: str, now: float | None = None) -> Identity:
-        """Return the identity that a token stands for. Raises UnauthenticatedError.
+        """Return the identity that a token authenticates.
 
-        ``now`` is a time of ``time.time``, by default the present.
+        ``now`` is a time of ``time.time``, by default the present. Raises UnauthenticatedError for
+        a malformed, unknown or expired token.
         """
         found = _TOKEN.fullmatch(token)
         record = self.records.get(found[1]) if found else None
@@ -118,7 +119,10 @@ def new_token(
     expires: float = math.inf,
     now: float,
 ) -> tuple[str, TokenRecord]:
-    """Return a new token, which is the secret, and its record. Raises ValueError."""
+    """Return a new token, which is secret, and its record, which is not.
+
+    Raises ValueError for an invalid name or glob, or a role without the namespaces it needs.
+    """
     number = secrets.token_hex(_ID_BYTES)
     token = f"{PREFIX}_{number}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     record = TokenRecord(
@@ -152,7 +156,10 @@ def dump_tokens(table: TokenTable) -> str:
 
 
 def parse_tokens(text: str) -> TokenTable:
-    """Parse the content of a token file. Raises ValueError that says what is wrong where."""
+    """Return the table in a token file's text.
+
+    Raises ValueError, whose message has the JSON path and the problem.
+    """
     try:
         content = json.loads(text)
     except RecursionError:

@@ -30,9 +30,9 @@ _Signature = tuple[int, int, int, int]
 
 
 class TokenFile:
-    """The tokens of a file, as currently in force.
+    """The tokens in force, from a file.
 
-    A file that cannot be read or parsed, such as one that is half written, changes nothing: the
+    A file that cannot be read or parsed, such as a partially written one, changes nothing: the
     tokens read last stay in force, and the problem is logged once.
     """
 
@@ -119,7 +119,7 @@ def _read(path: Path) -> tuple[TokenTable, _Signature]:
 
 
 def _check_safe(path: Path, status: os.stat_result) -> None:
-    """Raise TokensError for a file that others can write: they could grant themselves tokens."""
+    """Raise TokensError if other users can write to the file, and so grant themselves tokens."""
     if not stat.S_ISREG(status.st_mode):
         raise TokensError(f"{path} is not a regular file")
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:

@@ -45,7 +45,7 @@ def find_user(name: str) -> int:
 
 
 def stranger(number: int) -> Identity:
-    """Return the identity of a user who may do nothing."""
+    """Return the identity of a user without permissions."""
     try:
         name = pwd.getpwuid(number).pw_name
     except KeyError:

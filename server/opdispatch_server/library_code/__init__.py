@@ -5,7 +5,7 @@ library_store      uploaded libraries on disk, each under the SHA-256 of its con
 partial_file       an incomplete upload
 library_archive    a source file or a zip archive, and the module to import in it
 archive_members    checks the files of an archive
-module_file        which file a module would be imported from, without importing it
+module_file        find the file of a module without importing it
 unpacked_libraries uploads as read-only folders, shared by interpreters
 library_modules    the modules of one uploaded library, imported from its folder
 module_names       names in ``sys.modules`` that several libraries use

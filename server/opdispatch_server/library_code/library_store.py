@@ -25,7 +25,7 @@ DRAFT_PREFIX = ".draft-"
 
 
 def _state_of(path: Path) -> tuple[int, int, int]:
-    """Return what changes when a file is replaced or written to. Raises OSError."""
+    """Return a key that changes when a file is replaced or written to. Raises OSError."""
     status = path.stat()
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -107,10 +107,10 @@ class LibraryStore:
         return is_digest(digest) and self._path(digest).is_file()
 
     def begin(self, digest: str, size: int, label: str) -> PartialFile:
-        """Open the existing part of an upload that comes in parts; ``close`` must follow.
+        """Open the received part of an upload, perhaps empty; ``close`` must follow.
 
-        One at a time for each digest. Raises LibraryLoadError if it would be too large, and
-        JournalError.
+        Waits if the upload is open elsewhere. Raises LibraryLoadError if it exceeds the limit, and
+        JournalError if it cannot be stored.
         """
         self._reserve(digest, size, label)
         try:
@@ -185,7 +185,7 @@ class LibraryStore:
         return folder
 
     def read(self, digest: str, offset: int = 0, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """Return the chunks of an upload from an offset on. Raises LibraryLoadError and OSError."""
+        """Yield an upload's chunks, starting at ``offset``. Raises LibraryLoadError and OSError."""
         with self.get_path(digest).open("rb") as file:
             file.seek(offset)
             while chunk := file.read(chunk_bytes):
@@ -218,10 +218,9 @@ class LibraryStore:
             self._loads[digest] += 1
 
     def end_load(self, digest: str, *, is_useless: bool) -> None:
-        """End a load; remove an upload that has proved to be ``is_useless``.
+        """End a load, and remove the upload if ``is_useless``.
 
-        That is if no load of it was ever published (``prove``), and this was the last one in
-        progress.
+        It is kept if a load of it was ever published (``prove``), or another is in progress.
         """
         with self._lock:
             self._loads[digest] -= 1
@@ -283,7 +282,7 @@ class LibraryStore:
             self._coming[digest] = size
 
     def _end_reservation(self, digest: str, left: int = 0) -> None:
-        """End a reservation, of which a broken-off upload has ``left`` so many bytes on disk."""
+        """End a reservation; ``left`` bytes of an incomplete upload stay on disk."""
         with self._counting:
             if self._coming.pop(digest, None) is not None and self._used is not None:
                 self._used += left
@@ -309,7 +308,7 @@ class LibraryStore:
 
     @contextmanager
     def _disk(self, label: str) -> Iterator[None]:
-        """Convert errors of the disk in the block to JournalError."""
+        """Convert OSErrors of the block to JournalError."""
         try:
             yield
         except OSError as error:

@@ -187,8 +187,8 @@ class ModuleNames:
     def resolve(self, name: str, *, is_import: bool) -> ModuleType:
         """Return the module to which a natural name refers, for the calling code.
 
-        If an installed module is meant that has not been imported, only an import statement imports
-        it. Raises ModuleNotFoundError.
+        If it is an installed module that has not been imported, only an import statement
+        (``is_import``) imports it. Raises ModuleNotFoundError.
         """
         source = self.find_source(name)
         with self._lock:

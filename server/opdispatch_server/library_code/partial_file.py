@@ -1,4 +1,4 @@
-"""A file that is received in parts, until it is complete and has the announced SHA-256."""
+"""A file received in parts, verified by its size and SHA-256 when complete."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class PartialFile:
         self.close()
 
     def close(self) -> None:
-        """Leave the part for a later attempt. Idempotent."""
+        """Close the file, keeping the part for a later attempt. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

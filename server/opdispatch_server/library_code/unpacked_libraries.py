@@ -122,7 +122,7 @@ class LibraryFolder:
         self.path = path
         self.label = filename
         folder = f"{path}{os.sep}"
-        # Paths as they occur in texts, and what is shown instead.
+        # Pairs of a path in texts and its replacement.
         self._shown = (
             (folder, f"{filename}/")
             if is_archive(filename)

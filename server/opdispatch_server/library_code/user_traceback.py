@@ -26,8 +26,7 @@ _MACHINERY = (
 def format_user_traceback(error: BaseException) -> str:
     """Format ``error`` with its causes, as Python prints it, without frames of opdispatch.
 
-    Python's own traceback would contain many lines that do not matter to the author of a kernel
-    library, but not the source lines of an upload.
+    Unlike Python's own traceback, it shows the source lines of uploads.
     """
     report = traceback.TracebackException.from_exception(error)
     _trim(report, error)

@@ -61,7 +61,7 @@ assert sum(LABEL_BYTES) + len(LABEL_BYTES) <= TEXT_BYTES, "the text of a series 
 
 
 class Series(NamedTuple):
-    """The calls that are counted together."""
+    """The labels of calls that are counted together."""
 
     operator: str
     key: str = ""
@@ -189,7 +189,7 @@ class CallCounts:
         ]
 
     def part(self) -> None:
-        """Count in private memory from now on: a fork must not change its parent's counts."""
+        """Switch to private memory, in a forked child: it must not change its parent's counts."""
         self._take(memoryview(bytearray(SIZE)))
 
 

@@ -1,7 +1,7 @@
-"""The counters of interpreters as the daemon reads them: a table, and sums of several.
+"""Tables of the counters of interpreters, as the daemon reads them, and sums of tables.
 
-It has a row for each series, and a column for each number: with ten thousand operators, rows are
-read, added and compared as arrays. ``Counts`` has the names of the columns.
+A table has a row for each series and a column for each number, named in ``Counts``. With ten
+thousand operators, rows are read, added and compared as arrays.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Counts(NamedTuple):
     result_bytes: int = 0
     """The bytes of the tensors that they returned."""
     run_buckets: Sequence[int] = (0,) * BUCKETS
-    """Calls by the bucket of their kernel's time, each counted once."""
+    """Calls by bucket of running time, not cumulative."""
     queue_buckets: Sequence[int] = (0,) * BUCKETS
-    """The same by the time that calls waited."""
+    """Calls by bucket of queue time, not cumulative."""
     died: int = 0
     """Calls that were running when their interpreter ended."""
 

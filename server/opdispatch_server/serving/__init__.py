@@ -13,6 +13,6 @@ registry_gate                      holds and refuses requests to the registry
 lane_listener                      accepts the connections of a local lane
 reading_turn                       which thread may read a lane
 call_stream, incoming_tensors      calls over a gRPC stream
-eager_coroutine                    runs a coroutine in the step that resumes it
+eager_coroutine                    a coroutine that continues inside ``resume``
 calls_in_flight, call_protocols    the calls of one connection; protocols of their runners
 """

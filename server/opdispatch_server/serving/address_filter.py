@@ -1,8 +1,8 @@
-"""Blocks addresses at a listening TCP port, with a socket filter in the system's kernel.
+"""Block addresses at a listening TCP port, with a socket filter in the system's kernel.
 
 gRPC accepts every connection, and accepting costs time. A classic BPF program (socket(7),
-``SO_ATTACH_FILTER``) drops packets of new connections before that: the other end's system resends
-them a second later, then two. Existing connections are not affected.
+``SO_ATTACH_FILTER``) drops the SYN packets of new connections before that; the peer's system
+retries after one second, then two. Existing connections are not affected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from opdispatch_server.serving.port_connections import Network
 
 MOST_NETWORKS: Final = 32
-"""The most networks in one program, whose jumps have one byte."""
+"""The most networks in one program: its jump offsets have one byte."""
 
 EVERYONE: Final[frozenset[Network]] = frozenset({IPv4Network("0.0.0.0/0"), IPv6Network("::/0")})
 
@@ -36,7 +36,7 @@ _DROP, _KEEP = 0, 0xFFFFFFFF
 
 
 def shut_out(port: int, networks: Set[Network]) -> None:
-    """Drop new connections from these networks only, at a TCP port of this process; on Linux.
+    """Drop new connections from exactly these networks, at a TCP port of this process; Linux only.
 
     Raises OSError if there is no descriptor left for finding its sockets.
     """
@@ -79,7 +79,7 @@ def _program(networks: Set[Network]) -> Iterator[bytes]:
 
 
 def _unless_equal(offset: int, value: int, mask: int, skipped: int) -> Iterator[bytes]:
-    """Yield instructions that skip so many others unless a masked header word has a value."""
+    """Yield instructions that skip the next ``skipped`` ones unless a masked word has a value."""
     yield _instruction(_LOAD_WORD, offset)
     yield _instruction(_AND, mask)
     yield _instruction(_JUMP_IF_EQUAL, value, otherwise=skipped)
@@ -90,9 +90,10 @@ def _instruction(code: int, operand: int, *, if_equal: int = 0, otherwise: int =
 
 
 def listening(port: int) -> Iterator[socket.socket]:
-    """Yield this process's sockets, including gRPC's, that listen at a TCP port; on Linux.
+    """Yield this process's sockets, including gRPC's, that listen at a TCP port; Linux only.
 
-    Callers must not keep them. Raises OSError if there is no descriptor left for finding them.
+    Each is valid only until the next is requested: its owner closes it. Raises OSError if there is
+    no descriptor left for finding them.
     """
     if sys.platform != "linux":
         return

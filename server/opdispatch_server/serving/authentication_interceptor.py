@@ -26,7 +26,7 @@ from opdispatch_wire.status import end_with, find_status_code, status_from_error
 LOG = logging.getLogger("opdispatch.access")
 
 PATIENCE = 0.5
-"""How long a refused stream may take to send its first message, in seconds."""
+"""Seconds that a refused stream has to send its first message."""
 
 _IS_REFUSED: ContextVar[bool] = ContextVar("opdispatch_is_refused", default=False)
 
@@ -41,21 +41,20 @@ class IdentitySource(Protocol):
     """The base of sources of clients' identities: by tokens or by tickets."""
 
     def identify(self, method: str, peer: str, authorization: str) -> Identity:
-        """Return the caller's identity, if permitted.
+        """Return the identity of a caller who may call ``method``.
 
         Raises UnauthenticatedError and PermissionDeniedError.
         """
 
     @property
     def revocation(self) -> Revocation:
-        """The end of what is under way for an identity whose token has been revoked."""
+        """The registry of streams and calls to end when a token is revoked."""
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
-    """Checks the caller of every method of every service, including other packages' services.
+    """Authenticates the caller of every method, including those of other packages' services.
 
-    A request is parsed only once its caller is known: strangers cannot make the daemon parse
-    theirs.
+    Requests are parsed only after authentication, so that strangers cannot spend the daemon's time.
     """
 
     def __init__(self, authentication: IdentitySource) -> None:
@@ -122,7 +121,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
     async def _admitted(
         self, method: str, context: Context, is_stream: bool
     ) -> AsyncIterator[Identity | None]:
-        """Enter the block with the caller's identity, or None if refused; end it upon revocation.
+        """Run the block with the caller's identity, or None if refused; cancel it upon revocation.
 
         A request to the registry waits until the registry accepts requests. The status of a refusal
         is set.
@@ -164,10 +163,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
                 self._authentication.revocation.finish(revoke)
 
     async def _identify(self, method: str, context: Context, is_stream: bool) -> Identity | None:
-        """Return the caller's identity.
-
-        None, with the status of the refusal set, if not permitted.
-        """
+        """Return the caller's identity; if refused, set the status and return None."""
         peer = context.peer() or ""
         try:
             return self._authentication.identify(method, peer, _authorization_of(context))

@@ -1,4 +1,4 @@
-"""The protocols between receivers of calls and their runners."""
+"""Protocols between receivers of calls and the runners that execute them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Run = TypeVar("Run")
 Run_co = TypeVar("Run_co", covariant=True)
 
 OnReply = Callable[[execution_pb2.CallReply | BaseException | Run], None]
-"""Called with the reply, the error, or a run without a reply because its interpreter is gone."""
+"""A callback for the reply, the error, or the run that ended without one with its interpreter."""
 
 
 class AbandonableCall(Protocol):
     """A call in progress that no task waits for."""
 
     def abandon(self) -> None:
-        """Discard the reply when it comes: the caller has given up. Idempotent."""
+        """Discard the reply when it arrives: the caller has cancelled. Idempotent."""
 
 
 OnPlannedReply = Callable[[bytes | execution_pb2.CallReply | BaseException | Run], None]
-"""Called like ``OnReply``, or with the serialized reply if it is plain."""
+"""Like ``OnReply``, but a plain reply is passed serialized."""
 
 
 class PlannedCall(AbandonableCall, Protocol[Run_co]):
@@ -34,7 +34,7 @@ class PlannedCall(AbandonableCall, Protocol[Run_co]):
 
     @property
     def number(self) -> int:
-        """The id that its caller has given it."""
+        """The id that the caller assigned."""
 
     @property
     def request(self) -> execution_pb2.CallRequest:
@@ -61,9 +61,9 @@ class CallRunner(Protocol[Run]):
     def begin(
         self, request: execution_pb2.CallRequest, context: CallContext, on_reply: OnReply[Run]
     ) -> AbandonableCall | None:
-        """Begin a call that has to wait for nothing but its kernel.
+        """Begin a call that only waits for its kernel; ``on_reply`` is called when it ends.
 
-        None means that nothing has begun and that the call is one for ``call``.
+        Return None, without beginning anything, for a call that needs ``call``.
         """
 
     async def call(

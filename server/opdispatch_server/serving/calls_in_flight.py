@@ -1,4 +1,4 @@
-"""The calls in flight of one connection of any kind."""
+"""The calls in flight of one connection, a gRPC stream or a local lane."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from opdispatch_wire.v1 import execution_pb2
 LOG = logging.getLogger("opdispatch.lane")
 
 CALLS_IN_FLIGHT = 1024
-"""How many calls of one connection may be in flight before no more are read."""
+"""Calls in flight of one connection from which no more are read."""
 
 # A shorter tensor stays in its reply, even if that becomes too long.
 _LEAST_BYTES = 1024
@@ -58,7 +58,7 @@ class CallsInFlight(Generic[Run]):
         self.reply_limit_with_tensors = 0
         """The longest reply including large tensors, if that is more."""
         self._calls: dict[int, asyncio.Task[None] | AbandonableCall] = {}
-        # Callbacks for the ends of calls without a task, except planned ones, which hold nothing.
+        # Callbacks for when calls without a task end, except planned ones, which hold no data.
         self._quick_ends: dict[int, Callable[[], None]] = {}
         # Set to an event only while a task waits for it.
         self._changed: asyncio.Event | None = None
@@ -73,7 +73,7 @@ class CallsInFlight(Generic[Run]):
         on_end: Callable[[], None] = lambda: None,
         message: bytes = b"",
     ) -> None:
-        """Take a call as received; a refused one is answered at once."""
+        """Begin a received call; answer it at once if it was refused on arrival."""
         if received.refusal is None:
             self.take(received.request, on_end, received.arguments, message)
         else:
@@ -81,7 +81,7 @@ class CallsInFlight(Generic[Run]):
             on_end()
 
     def refuse(self, number: int, refusal: OpdispatchError) -> None:
-        """Answer a call that was refused on arrival."""
+        """Answer a call that was refused on arrival. Raises WireError if its id is in flight."""
         if number in self._calls:
             raise _still_under_way(number)
         reply = execution_pb2.CallReply(error=status_from_error(refusal))
@@ -96,13 +96,13 @@ class CallsInFlight(Generic[Run]):
     ) -> None:
         """Begin a call, or cancel one. Raises WireError if one with its id is in flight.
 
-        ``on_end`` is called when the daemon holds nothing of the call any more. ``arguments`` are
-        the large tensors that were detached from it; ``message`` is as in ``CallContext``.
+        ``on_end`` is called when the daemon no longer holds data of the call. ``arguments`` are the
+        large tensors that were detached from it; ``message`` is as in ``CallContext``.
         """
         number = request.id
         if request.cancel:
             self.cancel(number)
-            on_end()  # nothing of the cancelling message is held
+            on_end()  # a cancellation has no data to hold
             return
         if number in self._calls:
             raise _still_under_way(number)
@@ -175,7 +175,7 @@ class CallsInFlight(Generic[Run]):
         return self._send_large is not None or bool(self.reply_limit_with_tensors)
 
     def cancel(self, number: int) -> None:
-        """Cancel that call, which may have ended already."""
+        """Cancel the call with that id; do nothing if it has ended."""
         call = self._calls.get(number)
         if isinstance(call, asyncio.Task):
             call.cancel()
@@ -186,11 +186,10 @@ class CallsInFlight(Generic[Run]):
             on_end()
 
     def close(self) -> None:
-        """Cancel all calls; no callback is called any more. Idempotent."""
+        """Cancel all calls, and call no callback afterwards. Idempotent."""
         for number in list(self._calls):
             self.cancel(number)
-        # The callbacks' owners refer to this object: without the cycle, everything is freed at
-        # once.
+        # Break the reference cycle with the callbacks' owners, so that all is freed at once.
         self._send = self._set_full = ignore_event
         self._send_large = None
 
@@ -209,7 +208,7 @@ class CallsInFlight(Generic[Run]):
         on_end: Callable[[], None],
         broken: Run | None = None,
     ) -> None:
-        """Start a task for the call, which its caller knows by that number."""
+        """Start a task for the call whose id is ``number``."""
         task = asyncio.create_task(self._answer(number, request, context, tensors, broken))
         self._calls[number] = task
         self._quick_ends.pop(number, None)
@@ -236,7 +235,7 @@ class CallsInFlight(Generic[Run]):
             tensors.arguments = ()  # released even if a kernel runs on unawaited
         if reply is not None:
             self._reply(number, reply, tensors)
-            # Before the caller can reuse that id.
+            # In the same step as the reply, before the caller can reuse the id.
             self._forget(number)
 
     def _forget(self, number: int) -> None:
@@ -255,7 +254,7 @@ class CallsInFlight(Generic[Run]):
         context: CallContext,
         broken: Run | None,
     ) -> execution_pb2.CallReply | None:
-        """Return the reply; None if it is no longer awaited."""
+        """Return the reply; None if the call was cancelled."""
         try:
             return await self._runner.call(request, context, broken)
         except asyncio.CancelledError:
@@ -331,4 +330,4 @@ def _still_under_way(number: int) -> WireError:
 
 
 def _do_nothing() -> None:
-    """No-op callback for the end of a call of which nothing else is held."""
+    """No-op callback for the end of a call."""

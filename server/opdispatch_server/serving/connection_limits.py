@@ -16,9 +16,9 @@ from opdispatch_server.serving.address_filter import listening
 from opdispatch_wire.channel import server_options
 
 ACCEPT_QUEUE: Final = 128
-"""How many connections of a port may wait to be accepted.
+"""The backlog of a port: connections that may wait to be accepted.
 
-The system makes others retry, a second later at first.
+The system drops further ones; their peers retry, first after one second.
 """
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -28,7 +28,7 @@ _MOST_CONNECTIONS = 4096
 
 
 def most_connections(share: int = 2) -> int:
-    """Return how many connections a port may have: one descriptor in ``share`` is for them."""
+    """Return the connection limit of a port: one ``share``-th of the process's descriptors."""
     descriptors = os.sysconf("SC_OPEN_MAX")
     return _MOST_CONNECTIONS if descriptors < 0 else min(descriptors // share, _MOST_CONNECTIONS)
 

@@ -1,4 +1,4 @@
-"""Run a coroutine from ordinary functions, in the event-loop step that gives it something to do."""
+"""Resume a coroutine from ordinary functions, within the same step of the event loop."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from opdispatch_wire.v1 import (
 )
 
 MAX_REQUEST_BYTES = 256 * 1024
-"""The longest request that is not a call: names, patterns, requirements."""
+"""The limit in bytes of requests other than calls: names, patterns, requirements."""
 
 _MAX_FIELDS = 10_000
 

@@ -21,18 +21,18 @@ from opdispatch_server.serving.connection_limits import ACCEPT_QUEUE
 from opdispatch_server.serving.port_connections import Connection, Network, port_connections
 
 AT_ONCE: Final = 1000
-"""How many handshakes may begin at once."""
+"""Handshakes that may begin at once: the bucket's capacity."""
 PER_SECOND: Final = 100.0
-"""How many handshakes may begin per second, after those that begin at once."""
+"""Handshakes that may begin per second once the bucket is empty."""
 SHORTEST, LONGEST = 0.25, 10.0
-"""Seconds for which a flood shuts its address out: at least, and at most."""
+"""Minimum and maximum seconds for which a flooding address is shut out."""
 
 HANDSHAKES_PER_CHECK: Final = 50
-"""The port's connections are examined after so many handshakes."""
+"""Number of handshakes between two examinations of the port's connections."""
 FLOOD_SHARE: Final = 1 / 8
-"""Share of the last handshakes from which on the connections of one address flood the port."""
+"""Share of the latest handshakes from which an address counts as flooding the port."""
 MOST_PLACES: Final = 3 / 4
-"""Share of the port's connections from which on one address has too many."""
+"""Share of the port's connections from which an address has too many."""
 
 LOG = logging.getLogger("opdispatch.access")
 
@@ -46,26 +46,27 @@ class HandshakePace:
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], float | None]], object] | None = None,
     ) -> None:
-        """Take ``places``, the limit of connections, and ``later``, which schedules a function.
+        """Limit a port of at most ``places`` connections.
 
-        The function returns after how many seconds it is to be called again, or None.
+        ``later(seconds, function)`` schedules a function, which returns the seconds until its next
+        call, or None.
         """
         self.port: int | None = None
         self._most = MOST_PLACES * places
         self._clock = clock
         self._later = later or _call_later
         self._lock = threading.Lock()
-        # When the full number of handshakes may begin at once again.
+        # When the bucket will be full again.
         self._full_at = clock()
         self._begun = 0
         self._seen: Set[Connection] = frozenset()
-        # When each network that is shut out is to be let in.
+        # When to readmit each network that is shut out.
         self._shut: dict[Network, float] = {}
         # Until when each network was last shut out, and for how many seconds; only the latest ones.
         self._lasted: dict[Network, tuple[float, float]] = {}
 
     def count(self) -> None:
-        """Count a handshake that begins, and shut out flooding addresses; in any thread."""
+        """Count a beginning handshake, and shut out flooding addresses. Any thread may call it."""
         with self._lock:
             now = self._clock()
             full_at = max(self._full_at, now) + 1 / PER_SECOND
@@ -112,26 +113,28 @@ class HandshakePace:
         floods = _have(seen, self._most)
         if has_flood:
             floods |= _have(since, FLOOD_SHARE * HANDSHAKES_PER_CHECK)
-            # Connections that have ended cannot be seen: then it is who flooded the port a moment
-            # ago.
+            # Connections that have ended are not listed: then assume the latest flooding networks.
             floods = floods or self._lasted.keys() - self._shut or EVERYONE
         return floods
 
     def _seconds(self, network: Network, seconds: float) -> float:
-        """Return how long to shut a network out, at least ``seconds``.
+        """Return for how many seconds, at least ``seconds``, to shut a network out.
 
-        Twice as long as the last time, if that was recently.
+        Twice as long as the last time, if that was recent.
         """
         if network in EVERYONE or network not in self._lasted:
             return seconds
         return max(seconds, min(2 * self._lasted[network][1], LONGEST))
 
     def _let_in(self, network: Network) -> float | None:
-        """Readmit a network; return after how many seconds to try again if it stays shut out."""
+        """Readmit a network; return the seconds until the next attempt if it cannot be readmitted.
+
+        Return None if it has been, or if a later call is scheduled.
+        """
         assert self.port is not None, "it was shut out"
         with self._lock:
-            # Shutting it out may have failed at first, after this was scheduled, and then come
-            # later: it is let in by the later schedule, which is its own.
+            # If shutting it out failed at first and succeeded later, the later one scheduled its
+            # own readmission.
             until = self._shut.get(network)
             if until is None or self._clock() < until:
                 return None
@@ -160,9 +163,9 @@ def _have(connections: Iterable[Connection], least: float) -> Set[Network]:
 
 
 def _call_later(seconds: float, function: Callable[[], float | None]) -> None:
-    """Call a function in a thread, which stays until the function needs no further call.
+    """Call a function after ``seconds`` in a new thread, and again for as long as it asks for it.
 
-    So only the first call needs a new thread. Raises RuntimeError if there is none.
+    Further calls need no new thread. Raises RuntimeError if no thread can be started.
     """
 
     def run() -> None:

@@ -14,7 +14,7 @@ from opdispatch_wire.status import status_from_error
 from opdispatch_wire.v1 import execution_pb2
 
 PATIENCE = 30.0
-"""How soon the next chunk of a call has to come, in seconds, while the stream is read."""
+"""Seconds within which the next chunk of a call must arrive, while the stream is read."""
 
 
 class IncomingTensors:
@@ -55,7 +55,7 @@ class IncomingTensors:
             self._watch()
 
     def finish(self, number: int) -> Sequence[Buffer] | None:
-        """Return the tensors of a call that has arrived; None if it was answered with its error."""
+        """Return the tensors of a call that has arrived; None if it was refused and answered."""
         if number in self._refused:
             self._refused.discard(number)
             return None
@@ -66,16 +66,16 @@ class IncomingTensors:
             return None
 
     def drop(self, number: int) -> None:
-        """Drop a call that is no longer awaited."""
+        """Drop the tensors of a cancelled call."""
         self._assembler.drop(number)
         self._refused.discard(number)
 
     def note_pause(self) -> None:
-        """Record a pause in reading: the peer is not to blame that no chunks arrived."""
+        """Record a pause in reading, which does not count against the chunk timeout."""
         self._assembler.touch()
 
     def close(self) -> None:
-        """Drop all incomplete tensors; no callback is called any more. Idempotent."""
+        """Drop all incomplete tensors, and call no callback afterwards. Idempotent."""
         self._assembler.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -19,7 +19,7 @@ LOG = logging.getLogger("opdispatch.lane")
 _EXHAUSTED_WAIT = 0.5
 
 CONNECTIONS_PER_TURN = 16
-"""Limited, so that a client that connects continually does not keep others waiting."""
+"""Connections accepted per step, so that a connecting client does not block other work."""
 
 
 class LaneListener:

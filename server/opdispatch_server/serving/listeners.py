@@ -118,7 +118,7 @@ class Listener:
         lock: SocketLock | None,
         bound: Path | None = None,
     ) -> None:
-        """Take ``bound``, the socket's own name, by which ``put_back`` restores ``socket_path``."""
+        """Own a bound address; ``bound`` is the socket's other name, used by ``put_back``."""
         self.address = address
         self._socket_path = socket_path
         self._lock = lock
@@ -135,7 +135,7 @@ class Listener:
         _publish(self._bound, self._socket_path)
 
     def tell_lane(self, path: str) -> None:
-        """Write next to a unix socket where the daemon's local lane is; see ``single_call``."""
+        """Write the path of the daemon's local lane into the lock file; see ``single_call``."""
         self._lane = path
         if self._lock is not None:
             self._lock.write(path)

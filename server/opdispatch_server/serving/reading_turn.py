@@ -33,7 +33,7 @@ _CURRENT = threading.local()
 
 
 class _Rest:
-    """A thread that waits for a turn."""
+    """A resting thread: its wake-up lock and the turn it gets."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -85,11 +85,11 @@ class ReadingTurn:
         return self.number == turn
 
     def become_mine(self, turn: int) -> None:
-        """Make this thread the owner of the turn, for ``hand_over_turn``."""
+        """Record that this thread has the turn, for ``hand_over_turn``."""
         _CURRENT.turn = (self, turn)
 
     def begin_kernel(self, turn: int, now: float) -> None:
-        """Begin a kernel in the turn's thread, perhaps one more without reading in between."""
+        """Record that the turn's thread begins a kernel, possibly the next without reading."""
         with self._mutex:
             if self.number == turn:
                 self.was_busy = True
@@ -98,7 +98,7 @@ class ReadingTurn:
                 self._busy_since = self._busy_since or now
 
     def end_kernels(self, turn: int) -> None:
-        """End the kernels: the thread will read again, if it still has the turn."""
+        """Record that the kernels have ended: the thread reads again if it still has the turn."""
         with self._mutex:
             if self.number == turn:
                 self._busy_since = 0.0
@@ -119,7 +119,7 @@ class ReadingTurn:
         return was_busy or self._is_vacant
 
     def rest(self) -> int | None:
-        """Wait for a turn, for a thread that has lost its own; None: it is no longer needed."""
+        """Block until this thread gets a turn, and return it; None if it should end."""
         rest = _Rest()
         with self._mutex:
             self.away -= 1
@@ -182,7 +182,7 @@ class ReadingTurn:
             with self._mutex:
                 is_news, self._lacks_threads = not self._lacks_threads, True
                 self._no_thread_before = time.monotonic() + _TRY_AGAIN
-                # A thread that came to wait meanwhile has not seen that the turn is vacant.
+                # A thread may have begun to rest before the turn became vacant: give it the turn.
                 rest = self._resting.pop() if self._resting else None
                 self._is_vacant = rest is None and not self._is_closed
             if rest is not None:

@@ -1,4 +1,4 @@
-"""Requests to the registry: admitted, held for a while, or refused for good."""
+"""Admit, hold or refuse requests to the registry."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class ServiceManager:
 
     def reloading(self) -> None:
         """Report that the configuration is being reread; ``ready`` ends that."""
-        # The manager compares this time with that of its signal: both are of the monotonic clock.
+        # systemd compares this monotonic time with that of its reload request.
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:

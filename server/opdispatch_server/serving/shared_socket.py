@@ -24,7 +24,7 @@ from opdispatch_wire.socket_owner import is_trusted, peer_of
 LOG = logging.getLogger("opdispatch.access")
 
 MOST_OF_STRANGERS = 16
-"""The most connections at a time of a user without permissions, which only receive refusals."""
+"""The most open connections of a user without permissions; they only receive refusals."""
 
 _CHUNK = 256 * 1024
 
@@ -35,7 +35,7 @@ class SharedSocket:
     def __init__(
         self, inner: str, users: Mapping[int, Identity], peers: dict[str, Identity]
     ) -> None:
-        """Take ``users``, the permitted users by id, and ``peers``, which is kept up to date."""
+        """Forward connections of ``users``, by user id, adding their names to ``peers``."""
         self._inner = inner
         self._users = users
         self._peers = peers

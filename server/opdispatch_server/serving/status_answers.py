@@ -1,4 +1,4 @@
-"""How errors leave the daemon: as the status from which the client rebuilds them."""
+"""Convert errors to gRPC statuses, from which clients rebuild them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StatusError(Exception):
 
     @property
     def code(self) -> grpc.StatusCode:
-        """The code, as gRPC has it."""
+        """The gRPC status code."""
         return _CODES.get(self.status.code, grpc.StatusCode.UNKNOWN)
 
 
