@@ -1,26 +1,26 @@
-"""Kernels for Autograd made of formulas, one for each argument: an operator's derivative.
+"""Derivatives of operators: kernels for Autograd made of one formula for each argument.
 
     Derivative({
         "x1": lambda grad, x2: grad * xp.conj(x2),
         "x2": lambda grad, x1: grad * xp.conj(x1),
     })
 
-A formula gives the gradient of one argument, and says by the names of its parameters what it needs
-of the call, which is all that is saved for the backward pass:
+A formula returns the gradient of one argument. The names of its parameters say which values of the
+call it needs; only these are saved for the backward pass:
 
-    ``grad``                the gradient of the result; None never arrives
-    ``grads``               those of all results, None for those without one
-    the name of an argument its value
-    ``x_shape``             the shape of the argument ``x``, without keeping its elements; of a
-                            list of tensors, their shapes
-    ``x_device``            the device of the argument ``x``, which is a tensor
-    ``result``              the result, or ``results`` for all of several
+    ``grad``                the gradient of the result, never None
+    ``grads``               the gradients of all results, None for a result without one
+    the name of an argument the value of that argument
+    ``x_shape``             the shape of the argument ``x``, whose elements are not saved; a list
+                            of shapes if ``x`` is a list of tensors
+    ``x_device``            the device of the argument ``x``, a tensor
+    ``result``              the result; ``results`` if there are several
 
-It may leave the gradient of what was broadcast, and a complex one of a real argument: the engine
-adds up, and takes the real part. That of a list of tensors is a list. With operators for its
-steps, a formula has derivatives of any order.
+The gradient may have the shape to which the argument was broadcast, and may be complex for a real
+argument: the engine sums along the broadcast axes and takes the real part. For a list of tensors it
+is a list. A formula that computes by operators has derivatives of any order.
 
-Mirrors ``tools/autograd/derivatives.yaml`` of PyTorch, and what is generated of it.
+Mirrors PyTorch's ``tools/autograd/derivatives.yaml`` and the code generated from it.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ Formula = Callable[..., Any]
 
 
 class Forward(Enum):
-    """How the tangent of a result follows from what an entry says of gradients."""
+    """How the tangent of a result is computed from the backward formulas of an entry."""
 
-    CONSTANT = "zero, or of a type that has none"
-    ELEMENTWISE = "the sum of what the backward formulas make of the arguments' tangents"
-    LINEAR = "the operator of the tangents of all arguments with formulas, zeros for those without"
-    MULTILINEAR = "the sum of the operator of each tangent, with the others' values"
-    REDUCTION = "the tangent times the gradient of each result, summed up along its axes"
-    MATRIX_FUNCTION = "the adjoint of what the backward formula makes of the adjoint tangent"
+    CONSTANT = "it is zero, or the result has a type without tangents"
+    ELEMENTWISE = "the sum of the backward formulas, applied to the tangents of their arguments"
+    LINEAR = "the operator, applied to the tangents; zeros for arguments without one"
+    MULTILINEAR = "the sum of the operator, applied to one tangent and the other arguments' values"
+    REDUCTION = "the tangent times the gradient of each result, summed along the reduced axes"
+    MATRIX_FUNCTION = "the adjoint of the backward formula, applied to the adjoint of the tangent"
 
 
 RESULT = "result"
-"""The name of an entry's line for forward mode."""
+"""The key of an entry's rule for forward mode."""
 Formulas = Mapping[str, Any]
 """Backward formulas by the names of the arguments that have gradients; and under ``RESULT``, a
 ``Forward`` or a function (see ``forward_derivative.py``)."""
@@ -70,10 +70,14 @@ _GRAD, _GRADS, _OWN_SHAPE = -1, -2, -3
 
 
 class Derivative:
-    """The formulas of one operator, and what is kept of a call for them."""
+    """The backward formulas of one operator, and which values of a call they need."""
 
     def __init__(self, schema: FunctionSchema, formulas: Formulas) -> None:
-        """Raise AutogradError for a formula of, or with, what the operator does not have."""
+        """Check the formulas against the schema.
+
+        Raises AutogradError for a formula whose name is not an argument of the operator, or whose
+        parameters name values that a call does not have.
+        """
         formulas = {name: each for name, each in formulas.items() if name != RESULT}
         self.name = str(schema.name)
         self.title = title_of(schema)
@@ -85,27 +89,27 @@ class Derivative:
         self.lists = [isinstance(types[place], ListType) for place in self.places]
         self.formulas = list(formulas.values())
         self.kept: list[str] = []
-        """Values that formulas need of a call, by the names of their parameters."""
+        """The names of the values that a call saves."""
         self.needs = [
             [self._place_of(parameter, n) for parameter in inspect.signature(each).parameters]
             for n, each in enumerate(self.formulas)
         ]
-        """For each formula, the places of that in ``kept``, or what else it is."""
+        """For each formula and parameter, the index in ``kept``, or _GRAD, _GRADS or _OWN_SHAPE."""
         self.keeps_results = not {"result", "results"}.isdisjoint(self.kept)
         self.has_tensors = [
             name in self.arguments and has_tensors(types[self.arguments[name]])
             for name in self.kept
         ]
-        """Whether that is an argument with tensors: they are checked when they are used."""
+        """For each saved value, whether it is an argument with tensors, checked on use."""
         self.unpacked = [
             n
             for n, name in enumerate(self.kept)
             if self.has_tensors[n] or name in ("result", "results")
         ]
-        """The places in ``kept`` of what formulas do not take as it was saved."""
+        """The indices in ``kept`` of the values that are unpacked before a formula gets them."""
         values = {a.name for a in schema.arguments if a.type.dispatches or a.type == SCALAR}
         self.keeps_values = not values.union(("result", "results")).isdisjoint(self.kept)
-        """Whether there are tensors among it, or numbers, which are tensors in PyTorch."""
+        """Whether tensors are saved, or numbers, which are tensors in PyTorch."""
         self.num_results = len(schema.returns)
         first = schema.arguments[0].alias_info if schema.arguments else None
         self.writes = first is not None and first.is_write
@@ -118,7 +122,8 @@ class Derivative:
         known = (*self.arguments, *(f"{name}_device" for name in self.arguments))
         if parameter not in (*known, "result", "results") and of_shape is None:
             raise AutogradError(
-                f"a formula of {self.name} needs {parameter!r}, which a call does not have"
+                f"a formula of {self.name} has the parameter {parameter!r}; expected grad, grads, "
+                "result, results, or an argument, perhaps with _shape or _device"
             )
         is_own = parameter not in known and of_shape == self.places[formula]
         if is_own and not self.lists[formula]:

@@ -1,17 +1,17 @@
-"""Forward mode of operators in the table of derivatives: most of it follows from what is there.
+"""Forward-mode derivatives of the operators in the table; most reuse the backward formulas.
 
-An entry of the table says under ``RESULT`` how the tangent of the result comes of those of the
-arguments:
+An entry of the table says under ``RESULT`` how to compute the tangent of the result from the
+tangents of the arguments:
 
     "exp": {"x": lambda grad, result: grad * conj(result), RESULT: Forward.ELEMENTWISE}
     "sum": {"x": ..., RESULT: Forward.LINEAR}
     "sort": {"x": ..., RESULT: lambda x_t, x, axis: ...}
 
-A function says by the names of its parameters what it needs: ``x_t`` is the tangent of the argument
-``x``, None where there is none, and the others are those of backward formulas (``derivative.py``).
-It returns the tangent of the result, or a list of those of several.
+The parameter names of a function say what it needs: ``x_t`` is the tangent of the argument ``x``,
+or None without one; the others are those of backward formulas (``derivative.py``). It returns the
+tangent of the result, or a list of tangents if there are several results.
 
-Mirrors the lines ``result:`` of ``tools/autograd/derivatives.yaml`` of PyTorch.
+Mirrors the ``result:`` lines of PyTorch's ``tools/autograd/derivatives.yaml``.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from opdispatch.dispatch.operator_handle import OperatorHandle
 
 Find = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Any], Sequence[Any]]
-"""The parameters of a formula, of arguments, tangents, results and the gradient it is given."""
+"""Returns a formula's arguments, given the call's arguments, tangents, results and a gradient."""
 
 _MATRIX = [-2, -1]
 
 
 class RuleKernel:
-    """A kernel for FuncTorchGradWrapper: a rule, as the level of forward mode finds it."""
+    """A kernel for FuncTorchGradWrapper that applies a forward rule at a level of forward mode."""
 
     def __init__(self, rule: ForwardRule) -> None:
         self.forward_rule = rule
         self.__name__ = self.__qualname__ = f"forward mode of {rule.schema.name}"
 
     def __call__(self, op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-        """Carry tangents through a call."""
+        """Run the call, and compute the tangents of its results at the current level, if any."""
         frame = TOP.get()
         if frame is None or not isinstance(frame.layer, DualLayer):
             without_wrappers(op, keys, stack)
@@ -72,7 +72,7 @@ def make_forward_kernel(schema: FunctionSchema, formulas: Formulas) -> KernelFun
 
 
 class TableRule(ForwardRule):
-    """The rule of one entry of the table."""
+    """The forward rule of one entry of the table."""
 
     def __init__(self, schema: FunctionSchema, formulas: Formulas) -> None:
         super().__init__(schema)
@@ -85,7 +85,7 @@ class TableRule(ForwardRule):
         results: Sequence[Any],
         tangents: Sequence[Any],
     ) -> Sequence[Any]:
-        """Return the tangents of the results. Raises AutogradError, and what formulas raise."""
+        """Return the tangents of the results. Raises AutogradError and the errors of formulas."""
         for place in self.tensors:
             if type(args[place]) is not Tensor:
                 args = [dispatched(each) for each in args]
@@ -161,7 +161,8 @@ class TableRule(ForwardRule):
             facts.append(lambda args: fact(args[place]))
             return own + 2 * len(places) + len(facts) - 1
         raise AutogradError(
-            f"a formula of {self.schema.name} needs {name!r}, which a call does not have"
+            f"the forward rule of {self.schema.name} has the parameter {name!r}; expected an "
+            "argument, perhaps with _t, _shape or _device, or grad, result or results"
         )
 
     # -- the kinds of rules -----------------------------------------------------------------------

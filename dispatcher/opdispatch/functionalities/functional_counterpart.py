@@ -1,8 +1,8 @@
-"""The counterpart that is called instead of an operator that writes, in functionalized functions.
+"""Functional variants: which operator runs in place of one that writes to its arguments.
 
-Its functional counterpart takes the same arguments, but for those that are only written to
-(``out``), and returns what the operator returns and does not write to, and then what would have
-been written. By PyTorch's names, the first of these that has such a schema:
+The functional variant takes the same arguments except ``out=`` ones. It returns the results that
+are not aliases of written arguments, followed by the new values of the written arguments. It is the
+first of these operators, named as in PyTorch, whose schema fits:
 
     ====================  =======================================
     ``ns::f_.overload``   ``ns::f.overload``
@@ -10,8 +10,8 @@ been written. By PyTorch's names, the first of these that has such a schema:
     ``ns::f.overload``    ``ns::f_functional.overload``
     ====================  =======================================
 
-An operator without one is called with copies of what it writes to (``auto_functionalized`` of
-``torch/_higher_order_ops``).
+An operator without a functional variant is called with copies of the arguments that it writes to,
+like ``auto_functionalized`` in ``torch/_higher_order_ops``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def call_without_writes(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
-    """Run an operator functionally: replace ``stack`` by its returns, update what it writes to.
+    """Call the functional variant of ``op``: put results on ``stack``, update written tensors.
 
     Raises ArgumentError if elements of a written argument overlap in memory, or if its new value
     has another shape.
@@ -78,7 +78,7 @@ def call_without_writes(op: OperatorHandle, level: Level, stack: list[Any]) -> N
 
 
 def find_functional(op: OperatorHandle) -> OperatorHandle | None:
-    """Return the functional counterpart of an operator that writes, or None. See above."""
+    """Return the functional variant of an operator that writes, or None without one."""
     schema = op.call_signature.schema
     wanted = functional_schema(schema)
     name, overload = schema.name.name, schema.name.overload_name
@@ -99,7 +99,7 @@ def find_functional(op: OperatorHandle) -> OperatorHandle | None:
 
 
 def functional_schema(schema: FunctionSchema) -> FunctionSchema:
-    """Return the schema of the functional counterpart of an operator that writes."""
+    """Return the schema of the functional variant of an operator that writes."""
     arguments = tuple(replace(a, alias_info=None) for a in schema.arguments if not a.is_out)
     fresh = [replace(r, alias_info=None) for r in schema.returns if not _is_write(r)]
     made = [Argument("", a.type) for a in schema.arguments if a.is_write]
@@ -144,7 +144,7 @@ def _adopted(level: Level, value: Any) -> Any:
 
 
 def _check_no_overlap(op: OperatorHandle, argument: Argument, value: Any) -> None:
-    """Raise ArgumentError for a result of ``broadcast_to``."""
+    """Raise ArgumentError if elements share memory, as in a result of ``broadcast_to``."""
     if isinstance(value, list):
         for each in value:
             _check_no_overlap(op, argument, each)
@@ -185,9 +185,9 @@ def _fitting(op: OperatorHandle, tensor: FunctionalTensor, value: Any) -> Any:
 
 
 def _copied(tensor: Any, value: Any, copies: dict[int, Any]) -> Any:
-    """Return copies of the values to be written to; copy a repeated tensor once.
+    """Return copies of the values to write to. A tensor that is passed twice is copied once.
 
-    ``copies`` maps the id of a tensor to its copy.
+    ``copies`` maps the id of a tensor to its copy, and is updated.
     """
     if isinstance(value, list):
         return [_copied(t, v, copies) for t, v in zip(tensor, value, strict=True)]
@@ -199,7 +199,7 @@ def _copied(tensor: Any, value: Any, copies: dict[int, Any]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a tensor or a plain array, as part of the tensor's graph."""
+    """Return a copy of a tensor, or of a plain array; the copy of a tensor keeps its history."""
     if isinstance(value, list):
         return [copied(each) for each in value]
     if isinstance(value, FunctionalTensor):  # of an outer level

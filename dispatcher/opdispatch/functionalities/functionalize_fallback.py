@@ -1,17 +1,16 @@
-"""The key Functionalize: replaces calls of mutating operators by functional ones.
+"""The key Functionalize: replaces operators that write to their arguments by functional variants.
 
-While a function is functionalized (``functionalization/``), every call arrives here. Arguments are
-unwrapped to their values, the operator is called below, and its results are wrapped as functional
-tensors.
+While a function runs under ``functionalize``, every call reaches this key. The fallback unwraps the
+arguments, calls the operator below the key, and wraps the results in functional tensors.
 
-- An operator that writes is replaced by its functional counterpart, which returns what would have
-  been written: ``find_functional`` says which that is. Without one, it is called with copies.
-- An operator that gives views needs a rule, a kernel for this key by ``make_view_kernel``.
-- A kernel for CompositeImplicitAutograd is called here, with functional tensors: what it calls
-  arrives here in turn.
+- An operator that writes is replaced by its functional variant, which returns the new values: see
+  ``find_functional``. Without one, it is called with copies of what it writes to.
+- An operator that returns views needs a kernel for this key, made by ``make_view_kernel``.
+- A kernel for CompositeImplicitAutograd is called with the functional tensors, so that the
+  operators that it calls reach this key.
 
-As ``FunctionalizeFallbackKernel.cpp`` of PyTorch, and the kernels that ``torchgen`` writes for the
-key. Outside functionalized functions, the call is redispatched with the key excluded.
+Follows PyTorch's ``FunctionalizeFallbackKernel.cpp``, and the kernels that ``torchgen`` generates
+for the key. Outside ``functionalize``, the call is redispatched with the key excluded.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ if TYPE_CHECKING:
 
 _K = DispatchKey
 Inverse = Callable[..., Any]
-"""``inverse(base, mutated, reapply_views, *args, **kwargs)``: a new base, in which what the view is
-of is ``mutated``, by operators that do not write; ``args`` are those of the view's operator but for
-its base. Of an operator that returns a list, the place in it comes before them. With
-``reapply_views`` it may call operators that give views."""
+"""``inverse(base, mutated, reapply_views, *args, **kwargs)``: returns a new base in which the
+viewed part is replaced by ``mutated``. ``args`` and ``kwargs`` are the arguments of the view
+operator after the base; if it returns a list of views, the index of the view comes before them. It
+must not write, and may call view operators only if ``reapply_views`` is true."""
 
 
 def functionalize_call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Functionalize a call: the fallback of the key, see above.
+    """Run a call without writes: the boxed fallback for Functionalize.
 
-    Raises NoKernelError for a view operator without a rule, and ArgumentError for an unsupported
-    write.
+    Raises NoKernelError for a view operator without a kernel for this key, and ArgumentError for a
+    write that is not supported.
     """
     level = current_level()
     schema = op.call_signature.schema
@@ -72,7 +71,7 @@ _NO_RULE = "no rule for its functionalization (a kernel for this key by make_vie
 
 
 def call_below(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
-    """Call the operator with values, and wrap its results as functional tensors."""
+    """Call the operator below the level, and wrap its results in functional tensors."""
     stack[:] = map(level.value_of, stack)
     with level.below():
         op.call_boxed(stack)
@@ -80,10 +79,7 @@ def call_below(op: OperatorHandle, level: Level, stack: list[Any]) -> None:
 
 
 def _call_outside(op: OperatorHandle, schema: FunctionSchema, stack: list[Any]) -> None:
-    """Run a call outside of any level.
-
-    Functional tensors of ended levels stand for their values.
-    """
+    """Run a call outside any level, with the values of functional tensors of ended levels."""
     for argument, value in zip(schema.arguments, stack, strict=True):
         if argument.is_write and any(isinstance(v, FunctionalTensor) for v in _listed(value)):
             raise ArgumentError(
@@ -120,12 +116,12 @@ def _ended_value(value: Any) -> Any:
 
 
 def _is_composite(op: OperatorHandle, level: Level, stack: list[Any]) -> bool:
-    """Call the kernel for CompositeImplicitAutograd, if that is what serves the values."""
+    """Call the CompositeImplicitAutograd kernel if it serves the values; return whether it does."""
     if not op.has_kernel_for_dispatch_key(_K.CompositeImplicitAutograd):
         return False
     with level.below():
         keys = op.dispatch_keys([level.value_of(value) for value in stack])
-    # Modes come before: the kernel that serves the call below them is decisive.
+    # Keys above, such as those of modes, do not matter: look up the kernel below them.
     found = op.lookup(keys & _COMPOSITE_KEYS)
     if found.reason != "math kernel":
         return False
@@ -150,7 +146,7 @@ class _View(NamedTuple):
         kwargs: dict[str, Any],
         place: int | None = None,
     ) -> ViewMeta:
-        """Return the step from a base to the result, or to the one in that place of a list."""
+        """Return the ViewMeta from a base to the result, or to that at ``place`` of a list."""
         inverse, strided = self.inverse, self.strided
 
         def forward(base: Any) -> Any:
@@ -172,12 +168,16 @@ def make_view_kernel(
     is_view: Callable[..., bool] | None = None,
     strided: Callable[..., Any] | None = None,
 ) -> KernelFunction:
-    """Make a kernel for Functionalize of an operator whose results are views of its first argument.
+    """Return a kernel for Functionalize of an operator that returns views of its first argument.
 
-    ``is_view(x, *args, **kwargs)`` is asked whether they are, if that is not always so; ``x`` is a
-    FunctionalTensor. ``strided``, a function of NumPy's arrays, does the same to an array that
-    must not be read. Where views are removed, ``ns::name_copy`` is called, if it is there, or
-    else what the operator gives is copied.
+    Args:
+        inverse: Writes a new value of the view into a base; see ``Inverse``.
+        is_view: ``is_view(x, *args, **kwargs)`` returns whether the results are views of the
+            FunctionalTensor ``x``. By default they always are.
+        strided: Makes the same view of a NumPy array whose elements must not be read.
+
+    Without ``reapply_views``, the kernel calls ``ns::name_copy`` if it is registered, and otherwise
+    copies the operator's results.
     """
     view = _View(inverse, strided)
 
@@ -212,7 +212,7 @@ def make_view_kernel(
 def _maker(
     op: OperatorHandle, level: Level, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Callable[[Any], Any]:
-    """Return a function that makes the operator's results from a base, below the level."""
+    """Return a function from a base to the operator's results; it runs below the level."""
     if level.reapply_views:
         return lambda base: op(base, *args, **kwargs)
     name = OperatorName(f"{op.name.name}_copy", op.name.overload_name)
@@ -223,8 +223,9 @@ def _maker(
 
 
 def make_identity_kernel(is_view: Callable[..., bool]) -> KernelFunction:
-    """Make a kernel for Functionalize of an operator that returns its first argument or an
-    unrelated result.
+    """Return a kernel for Functionalize of an operator that may return its first argument itself.
+
+    ``is_view(x, *args, **kwargs)`` returns whether it does; otherwise the result is a new tensor.
     """
 
     def functionalize_identity(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:

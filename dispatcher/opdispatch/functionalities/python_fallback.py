@@ -1,4 +1,4 @@
-"""Interception of calls in Python: modes, and tensors of classes that handle operators themselves.
+"""``__torch_dispatch__``: modes, and tensor classes that handle operators themselves.
 
     class Counted:                              # registered with register_tensor_type
         key_bits = DispatchKeySet.of(DispatchKey.Python).bits
@@ -6,21 +6,24 @@
         @classmethod
         def __torch_dispatch__(cls, func, types, args=(), kwargs=None): ...
 
-A class that is derived from ``Tensor`` has the key by itself. If it does not handle operators,
-kernels get its tensors as plain ones, and their results are such.
+Tensors of classes derived from ``Tensor`` always have the key. If the class does not define
+``__torch_dispatch__``, kernels get plain tensors and return plain tensors.
 
-A call with such a tensor, or under a `TorchDispatchMode`, arrives at the Python key, whose fallback
-hands it over: the operator's handle, the classes among the arguments, and the arguments, without
-trailing defaults. The topmost mode is asked first, and is off meanwhile, with every key above
-Python. One that returns NotImplemented leaves it to the next one: after the mode come classes,
-subclasses before their bases. ``register_torch_dispatch`` has a function asked in the place of a
-mode or class, for one operator. Without a handler the call goes on below, with every key above
-Python switched off meanwhile.
+A call with such a tensor, or under a ``TorchDispatchMode``, reaches the Python key. Its fallback
+passes the operator's handle, the classes among the arguments, and the arguments without trailing
+defaults to one handler after the other, until one returns something other than NotImplemented:
 
-PyTorch registers these in ``PythonFallbackKernel.cpp``; the order of the classes is that of
-``torch/csrc/utils/python_arg_parser.cpp``. PreDispatch asks the modes of that key, as
-``torch/_ops.py`` does. PythonTLSSnapshot has nothing to note down, and lets the call go on below;
-PythonDispatcher has no Python dispatcher to ask, and is an error.
+1. the topmost mode; while it runs, that mode and every key above Python are off;
+2. the classes of the arguments, subclasses before their bases.
+
+A function registered by ``register_torch_dispatch`` for an operator and a mode or class is called
+in place of that handler. If there is no handler at all, the call is redispatched below Python, with
+every key above Python off.
+
+PyTorch registers these fallbacks in ``PythonFallbackKernel.cpp``; the order of the classes is that
+of ``torch/csrc/utils/python_arg_parser.cpp``. PreDispatch calls the modes of that key, as in
+``torch/_ops.py``. PythonTLSSnapshot has no state to save here, so it redispatches. PythonDispatcher
+raises an error, because there is no Python dispatcher.
 
 https://docs.pytorch.org/docs/stable/notes/extending.html#extending-torch-native-api
 """
@@ -57,9 +60,10 @@ _BELOW_PRE_DISPATCH = DispatchKeySet.full_after(_K.PreDispatch)
 
 
 def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Dispatch the call to a mode or the class of a tensor; without one, redispatch below Python.
+    """Pass the call to the handlers of modes and classes; without any, redispatch below Python.
 
-    Raises NoKernelError if there is no tensor and no mode, and ArgumentError if no handler does it.
+    Raises NoKernelError if there is neither a tensor nor a mode, and ArgumentError if every handler
+    returns NotImplemented.
     """
     tensors = _tensors_of(stack)
     types = _handling(tensors)
@@ -79,7 +83,7 @@ def dispatch_to_python(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any
 
 
 def call_below_python(op: OperatorHandle, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call an operator as if no class or mode handled it. See ``Tensor.__torch_dispatch__``."""
+    """Call an operator without its handlers, as ``Tensor.__torch_dispatch__`` does."""
     signature = op.call_signature
     stack = signature.bind(args, kwargs)
     _redispatch_plain(op, op.dispatch_keys(stack), stack)
@@ -87,13 +91,13 @@ def call_below_python(op: OperatorHandle, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _redispatch_plain(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Redispatch below Python, with tensors of classes as plain ones and the keys above off."""
+    """Redispatch below Python, with plain tensors and with every key above Python off."""
     given = {id(plain): tensor for tensor, plain in _make_plain(stack)}
     included, excluded = local_dispatch_key_set()
     included = included.remove(_K.Python)
     with ForceDispatchKeyGuard(included, excluded | ABOVE_PYTHON):
         op.redispatch_boxed(keys & BELOW_PYTHON, stack)
-    if given:  # what was written to is returned as it was given
+    if given:  # a written argument is returned as the object that the caller passed
         stack[:] = [given.get(id(value), value) for value in stack]
 
 
@@ -111,9 +115,9 @@ def _make_plain(stack: list[Any]) -> list[tuple[Tensor, Tensor]]:
 
 
 def dispatch_before_all(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Dispatch the call to a mode of the key PreDispatch; without one, redispatch below.
+    """Pass the call to the topmost mode of PreDispatch; without one, redispatch below that key.
 
-    Raises ArgumentError if the mode does not do it.
+    Raises ArgumentError if the mode returns NotImplemented.
     """
     if not (modes := dispatch_modes(_K.PreDispatch)):
         op.redispatch_boxed(keys & _BELOW_PRE_DISPATCH, stack)
@@ -157,7 +161,7 @@ def _answer_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Call what is registered for a mode or class and the operator, or its own handler."""
+    """Return the result of the registered rule for the mode or class, else of its own handler."""
     rule = op.dispatcher.find_dispatch_rule(op.name, cls)
     if rule is not None:
         mode_or_class = cls if cls in types else asked

@@ -1,11 +1,12 @@
 """Operator calls that ``DeferredInit`` records to replay later.
 
 Note [What a replay has to run]
-    A tensor is what the call that made it returned, and what was written to its elements since,
-    through it or any view; and so are the arguments of these calls, at the time of each. Calls are
-    run once, in the order in which they were made, so that each finds its arguments as they were.
-    Before a write is run, so is every earlier call that reads the same elements and whose results
-    may still be asked for.
+    The value of a recorded tensor depends on the call that returned it, on every call that has
+    written to its elements since, through any view, and in turn on the arguments of these calls.
+    A replay runs these calls in the order in which they were recorded, each of them once, so that
+    each reads the values that it read then. Before a call that writes, it also runs the earlier
+    calls that read the same elements and whose results are still referenced: later they would read
+    the new values.
 
 Mirrors ``deferred_init.cc`` of torchdistX.
 """
@@ -43,22 +44,22 @@ if TYPE_CHECKING:
 _DEVICES = (DEVICE, OptionalType(DEVICE))
 _OFF = DispatchKeySet.of(DispatchKey.Fake, DispatchKey.DeferredInit)
 _times = itertools.count()
-_replaying = threading.RLock()  # a call is run once, by any thread
+_replaying = threading.RLock()  # held for a whole replay: only one thread runs a recorded call
 
 
 class Storage:
-    """Elements that will be: of a tensor and all its views."""
+    """The future elements of a tensor and all its views: which calls write to them or read them."""
 
     __slots__ = ("__weakref__", "readers", "writers")
 
     def __init__(self) -> None:
         self.writers: list[RecordedCall] = []
         self.readers: list[weakref.ref[RecordedCall]] = []
-        """Calls whose results are not referenced any more are gone."""
+        """Weak references, because a call whose results are gone need not run before a write."""
 
 
 class Recorded(NamedTuple):
-    """Origin of a fake array: the result of a call, and where its elements will be."""
+    """The origin of a fake array: the call that returned it, its index there, and its storage."""
 
     call: RecordedCall
     place: int
@@ -105,8 +106,8 @@ class RecordedCall:
             for each in _flat([noted]) if argument.is_write else ():
                 if type(each) is _Real:
                     raise ArgumentError(
-                        f"{op.name} writes to a tensor that has elements already, where what it "
-                        "writes is recorded to be made later",
+                        f"{op.name} writes to a tensor that already has elements; under "
+                        "deferred_init, expected one that was made there",
                         operator=str(op.name),
                     )
                 if type(each) is _Fake:
@@ -115,7 +116,7 @@ class RecordedCall:
         self._keys = included - keys_of_modes() - _OFF, excluded - _OFF
         self._autograd, self._autocast = AUTOGRAD_STATE.get(), AUTOCAST_STATE.get()
         self.drawn: Mapping[str, GeneratorState] = {}
-        """The default generators that it has drawn from, as they were."""
+        """The states of the default generators that the call drew from, before it did."""
         self._results: dict[str | None, list[Any]] = {}
 
     def _note(self, op: OperatorHandle, value: Any) -> Any:
@@ -130,8 +131,8 @@ class RecordedCall:
         if isinstance(array, FakeArray):
             if array.recorded is None:
                 raise ArgumentError(
-                    f"{op.name} was called with a fake tensor whose making was not recorded",
-                    hint="make it in the function that deferred_init calls",
+                    f"{op.name} was called with a fake tensor that deferred_init did not record",
+                    hint="create it in the function that deferred_init calls",
                     operator=str(op.name),
                 )
             return _Fake(array.recorded, is_tensor, is_tensor and value.requires_grad)
@@ -170,7 +171,7 @@ class RecordedCall:
         return tensor.detach()
 
     def array(self, place: int, device: str | None) -> Any:
-        """Return the elements as an array on a device."""
+        """Return the result at index ``place`` as an array; the call must have been run."""
         result = self._results[device][place]
         return result.array if isinstance(result, Tensor) else result
 
@@ -188,7 +189,7 @@ class RecordedCall:
             yield from (call for call in readers if call is not None and call.time < self.time)
 
     def run(self, device: str | None) -> None:
-        """Make the call. Those ``before`` have been made."""
+        """Run the call for ``device``. The calls that ``before`` yields must have been run."""
         stack = [
             self._device_for(value, device) if is_device else self._value_of(value, device)
             for value, is_device in zip(self._arguments, self._is_device, strict=True)
@@ -239,16 +240,17 @@ class RecordedCall:
         if version_of(value) != noted.version:
             raise ArgumentError(
                 f"an argument of {self._op.name} was written to after the call was recorded, so "
-                "that it cannot be made as it would have been",
+                "the result of the call can no longer be computed",
                 operator=str(self._op.name),
             )
         return value if device is None or not value.shape else value.to(device)
 
 
 def replay(recorded: Recorded, device: str | None) -> None:
-    """Make what a recorded array stands for, on ``device``; None: where it was to be.
+    """Run the calls that a recorded array depends on, on ``device``; None: on the devices recorded.
 
-    Raises ArgumentError, DeviceError, and what the calls raise.
+    Raises ArgumentError if an argument with elements has been written to since, DeviceError, and
+    the errors of the calls.
     """
     with _replaying:
         found: dict[int, RecordedCall] = {}

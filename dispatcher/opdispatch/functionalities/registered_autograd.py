@@ -1,4 +1,4 @@
-"""Kernels for the key Autograd made of a function that goes back: ``register_autograd``.
+"""``register_autograd``: kernels for the key Autograd that record a user's backward function.
 
 Mirrors ``torch/_library/autograd.py``.
 """
@@ -39,19 +39,19 @@ SetupContext = Callable[..., Any]
 
 
 class OperatorContext(Context):
-    """``ctx`` of an operator, whose arguments may be plain arrays: each is kept as a tensor."""
+    """The ``ctx`` of ``setup_context`` and ``backward``; saves plain arrays as tensors."""
 
     _edges: Sequence[Edge | None]
     _widths: Sequence[int | None] | None = None
-    """Of each positional argument, how many tensors a list has, and None for anything but a list.
-    Not needed where no argument is one."""
+    """For each positional argument, the number of tensors if it is a list, else None. None if no
+    argument is a list."""
     _num_given: int | None = None
-    """How many positional arguments there are but for trailing ones that have their default, which
-    PyTorch does not hand over; None: all."""
+    """The number of positional arguments without trailing ones that equal their defaults, which
+    PyTorch drops; None: all."""
 
     @property
     def needs_input_grad(self) -> tuple[Any, ...]:
-        """Whether each positional argument has a gradient that is wanted; of a list, a list."""
+        """Whether a gradient is needed, for each positional argument; a list for a list."""
         flags: list[Any] = [edge is not None for edge in self._edges]
         if self._widths is not None:
             left = iter(flags)
@@ -67,15 +67,17 @@ class OperatorContext(Context):
 
 
 class RegisteredNode(Node):
-    """A call of an operator whose derivative was registered.
+    """The graph node of a call whose operator has a registered backward.
 
-    Calls are many: the kernels make it without ``__init__``, and set what has no default here or in
-    ``Node``.
+    Kernels create it by ``__new__``, because ``__init__`` would cost time in every call, and set
+    each attribute that has no default here or in ``Node``.
     """
 
     _results: Sequence[Any] = (None,)
-    """For each result, (shape, dtype, device); of a list of tensors, a list of such. None for the
-    only one: where it has no gradient, nothing goes back."""
+    """For each result, (shape, dtype, device), or a list of these for a list of tensors.
+
+    (None,) for an operator with one result: ``apply`` is only called if that has a gradient.
+    """
 
     schema: FunctionSchema
     backward: Backward
@@ -83,13 +85,13 @@ class RegisteredNode(Node):
 
     @property
     def name(self) -> str:
-        """The operator's name, as of a derivative made of formulas."""
+        """The operator's name, in the form of ``title_of``."""
         return title_of(self.schema)
 
     def keep(self, results: Sequence[Any]) -> None:
-        """Make results what this node has made.
+        """Set this node as the ``grad_fn`` of the results, and save the context's tensors.
 
-        Keeps what the context saves, and what zeros for each result are made of.
+        Stores the shape, dtype and device of each result, of which ``apply`` makes zeros.
         """
         flat = flat_list(results)
         for number, each in enumerate(flat):
@@ -103,7 +105,10 @@ class RegisteredNode(Node):
         self.context.keep(flat)
 
     def apply(self, grads: list[Any]) -> Gradients:
-        """Call ``backward``."""
+        """Return the gradients that ``backward`` returns for ``grads``, one for each edge.
+
+        Raises AutogradError for a wrong number of gradients or a value that is not a gradient.
+        """
         left = iter(grads)
         given = [
             [self._given(next(left), each) for each in facts]
@@ -174,7 +179,7 @@ class RegisteredNode(Node):
         return AutogradError(f"the backward of {name} {message}", operator=name)
 
     def pack_saved(self, hooks: SavedTensorHooks) -> None:
-        """Pack the tensors that the context saves by ``hooks``."""
+        """Pack the context's saved tensors by ``hooks``."""
         self.context.pack_saved(hooks)
 
     def release(self) -> None:
@@ -187,10 +192,11 @@ def make_registered_kernel(
     backward: Backward,
     setup_context: SetupContext | None,
 ) -> KernelFunction:
-    """Make a kernel for the key Autograd of an operator of that schema.
+    """Return a kernel for the key Autograd that records calls with ``backward``.
 
-    Raises RegistrationError for operators that write, give views or nothing, or whose keyword-only
-    arguments are tensors, as PyTorch does, and for what cannot be called.
+    As in PyTorch, raises RegistrationError if the operator writes to arguments, returns views or
+    nothing, or takes keyword-only tensors; also if ``backward`` or ``setup_context`` cannot be
+    called.
     """
     check_schema(schema, "backward")
     check_functions(schema, "backward", backward, setup_context)
@@ -218,7 +224,7 @@ def make_registered_kernel(
 
 
 class _RegisteredText(AutogradKernelText):
-    """The text of a kernel::
+    """The source of a kernel::
 
     def _kernel(_a0, _a1):
         _r0 = _isinstance(_a0, _Tensor) and _a0.requires_grad_flag
@@ -241,7 +247,7 @@ class _RegisteredText(AutogradKernelText):
             finally:
                 _reset_state(_outer)
             if _type(_result) is _Tensor:
-                the node is what has made the result
+                (lines of ``history_of``: set the node as the result's grad_fn)
                 _context.keep((_result,))
             else:
                 _node.keep((_result,))
@@ -259,7 +265,7 @@ class _RegisteredText(AutogradKernelText):
         self.all_places = positional
         self.has_setup = has_setup
         self.num_optional = 0
-        """How many trailing positional arguments have a default."""
+        """The number of trailing positional arguments that have defaults."""
         while self.num_optional < len(positional):
             if not schema.arguments[positional[-1 - self.num_optional]].has_default:
                 break
@@ -267,12 +273,12 @@ class _RegisteredText(AutogradKernelText):
         self.is_one = len(schema.returns) == 1
 
     def not_recorded(self) -> list[str]:
-        """Return the lines of a call below the key, with all keys of autograd off."""
+        """Return the lines that call below Autograd, with every autograd key off."""
         return ["_token = _enter()", *self._call("return ")]
 
     def recorded(self) -> list[str]:
-        """Return the lines that make the node, call below the key, run the user's setup, and set
-        the history.
+        """Return the lines that create the node, call below Autograd, call ``setup_context``, and
+        set the history.
         """
         return [
             "_node = _new(_Node)",
@@ -314,7 +320,7 @@ class _RegisteredText(AutogradKernelText):
         return [f"_context._num_given = {first} + _count_given(({values}))"]
 
     def _output(self) -> list[str]:
-        """Return the lines that prepare the results for a history, and run the user's setup."""
+        """Return the lines that prepare the results for a history and call ``setup_context``."""
         inputs = f"({''.join(f'{name}, ' for name in self.positional)})"
         given = self.given()
         if not self.is_one:
@@ -401,7 +407,7 @@ def _as_saved(value: Any) -> Any:
 
 
 def _as_tensors(result: Any, given: Sequence[Any]) -> Any:
-    """Return a result, or a list of them, that can have a history: arguments as other tensors."""
+    """Return the result as tensors that can have a history; detach those that are arguments."""
     if isinstance(result, Tensor):
         for each in given:
             if each is result:

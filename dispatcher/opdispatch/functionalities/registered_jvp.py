@@ -1,6 +1,6 @@
-"""Kernels for FuncTorchGradWrapper made of a function of tangents: ``register_jvp``.
+"""``register_jvp``: kernels for FuncTorchGradWrapper that compute tangents by a user's function.
 
-Mirrors what ``torch.autograd.Function`` does with ``jvp``, for operators.
+Gives operators the forward mode that ``torch.autograd.Function.jvp`` gives functions.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ Jvp = Callable[..., Any]
 
 
 class ForwardContext:
-    """``ctx`` of a call whose tangents are computed; takes any attribute."""
+    """The ``ctx`` of ``setup_context`` and ``jvp``; users may set any attribute."""
 
     _materializes = True
     _for_forward: tuple[Any, ...] | None = None
     _for_backward: tuple[Any, ...] = ()
 
     def save_for_forward(self, *tensors: Any) -> None:
-        """Keep tensors for ``jvp``."""
+        """Save tensors for ``jvp``."""
         self._for_forward = tensors
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keep tensors, unless ``save_for_forward`` does: a ``setup_context`` may serve both."""
+        """Save tensors, unless ``save_for_forward`` is called: ``setup_context`` may call both."""
         self._for_backward = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Set whether ``jvp`` gets zeros for tensors without a tangent, or None."""
+        """Set whether ``jvp`` gets zeros (the default) or None for a tensor without a tangent."""
         self._materializes = value
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors that were kept."""
+        """The tensors that ``save_for_forward`` saved, else those of ``save_for_backward``."""
         return self._for_backward if self._for_forward is None else self._for_forward
 
 
 class RegisteredRule(ForwardRule):
-    """A rule out of ``jvp(ctx, *tangents)``."""
+    """A forward rule that calls ``jvp(ctx, *tangents)``."""
 
     def __init__(
         self, schema: FunctionSchema, jvp: Jvp, setup_context: SetupContext | None
@@ -71,7 +71,11 @@ class RegisteredRule(ForwardRule):
         results: Sequence[Any],
         tangents: Sequence[Any],
     ) -> Sequence[Any]:
-        """Return the tangents of ``jvp``. Raises AutogradError for anything but tangents."""
+        """Return the tangents that ``jvp`` returns, one for each result.
+
+        Raises AutogradError for a wrong number of them, and for a value that is neither None nor a
+        Tensor with the shape and dtype of its result.
+        """
         signature = op.call_signature
         inputs, named = signature.split([dispatched(each) for each in args])
         context = ForwardContext()
@@ -126,10 +130,10 @@ def _with_zeros(tangent: Any, value: Any) -> Any:
 def make_registered_jvp_kernel(
     schema: FunctionSchema, jvp: Jvp, setup_context: SetupContext | None
 ) -> KernelFunction:
-    """Return a kernel for FuncTorchGradWrapper of an operator of that schema.
+    """Return a kernel for FuncTorchGradWrapper that computes tangents by ``jvp``.
 
-    Raises RegistrationError for operators that write, give views or nothing, or whose keyword-only
-    arguments are tensors, and for what cannot be called.
+    Raises RegistrationError if the operator writes to arguments, returns views or nothing, or takes
+    keyword-only tensors, and if ``jvp`` or ``setup_context`` cannot be called.
     """
     check_schema(schema, "jvp")
     check_functions(schema, "jvp", jvp, setup_context)
