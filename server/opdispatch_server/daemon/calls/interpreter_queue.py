@@ -61,6 +61,8 @@ class SlotKind(enum.Enum):
     FIRST = "first"  # the first of several slots
     FURTHER = "further"
 
+    __hash__ = object.__hash__  # that of Enum is a Python function
+
 
 class Slot:
     """The right to run one call. The holder releases it once, when the kernel has ended."""
