@@ -49,7 +49,7 @@ _BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tens
 
 # True for values that need no conversion to an int. Python compares small numbers faster, and the
 # converter handles larger ones. And for values that are no such element of a list.
-_IS_SMALL = "_type({0}) is _int and -0x3FFFFFFF <= {0} <= 0x3FFFFFFF"
+_IS_SMALL = "_type({0}) is _int and {0} <= 0x3FFFFFFF and {0} >= -0x3FFFFFFF"
 _IS_NOT_SMALL = "_type({0}) is not _int or {0} > 0x3FFFFFFF or {0} < -0x3FFFFFFF"
 
 
@@ -206,30 +206,31 @@ class ArgumentSource:
             return []
         name, found, needs = self.value, f"_l{self.place}", f"_g{self.place}"
         return [
-            f"{found} = {needs} = None",
-            f"if {name}:",
+            f"{needs} = None",
+            f"if ({found} := _type({name}[0]) if {name} else None) is _ndarray:",
             f"    for _e in {name}:",
-            "        if _type(_e) is not _ndarray: break",
-            f"    else: {found} = _ndarray",
-            f"    if {found} is None:",
-            f"        for _e in {name}:",
-            "            if _type(_e) is not _Tensor or _e.key_bits is not _BITS: break",
-            f"            if _e.requires_grad_flag: {needs} = True",
-            f"        else: {found} = _Tensor",
+            f"        if _type(_e) is not _ndarray: {found} = None; break",
+            f"elif {found} is _Tensor:",
+            f"    for _e in {name}:",
+            "        if _type(_e) is not _Tensor or _e.key_bits is not _BITS:",
+            f"            {found} = None; break",
+            f"        if _e.requires_grad_flag: {needs} = True",
         ]
 
     def are_arrays(self, is_first: bool) -> str:
-        """Return an expression for whether it is a NumPy array, a list of them, or nothing."""
+        """Return an expression for whether it is a NumPy array, a list of them, or nothing.
+
+        ``_t`` must be the type of the first such argument.
+        """
         if isinstance(self.kind, ListType):
             return self._are_all("_ndarray")
-        kind = f"(_t := _type({self.value}))" if is_first else f"_type({self.value})"
-        test = f"{kind} is _ndarray"
+        test = f"{'_t' if is_first else f'_type({self.value})'} is _ndarray"
         return test if self.kind is TENSOR else f"({self.value} is None or {test})"
 
     def are_tensors(self, is_first: bool) -> str:
         """Return an expression for whether it is a plain CPU tensor, a list of them, or nothing.
 
-        ``are_arrays`` of the first such argument must come before.
+        ``_t`` must be the type of the first such argument.
         """
         name = self.value
         if isinstance(self.kind, ListType):

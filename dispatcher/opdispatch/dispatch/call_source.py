@@ -7,10 +7,9 @@ For ``(Tensor x, int n=1) -> Tensor`` it is, except for the order of a few lines
             return _op.interpret_call(*_given([], [('x', x), ('n', n)], _extra, [], _more))
         try:
             _v1 = _d1 if n is _M else n         # and checked to be an int
-            _calls = (
-                _op._entry.calls if not _on or (_s := _local()) is _DEFAULT
-                else _op._entry.calls_of_states.get(_s.switched, _none)
-            )
+            _calls = _op._entry.calls
+            if _on and (_s := _local()) is not _DEFAULT:
+                _calls = _op._entry.calls_of_states.get(_s.switched, _none)
             if x is an array:
                 _k = _calls.arrays              # None, if it is the first call of its kind
             elif x is a plain tensor:
@@ -47,10 +46,11 @@ from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_S
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.types import TENSOR, ListType, SchemaType
 
-_FIND_CALLS = (
-    "_calls = _op._entry.calls if not _on or (_s := _local()) is _DEFAULT"
-    " else _op._entry.calls_of_states.get(_s.switched, _none)"
-)
+_FIND_CALLS = [
+    "_calls = _op._entry.calls",
+    "if _on and (_s := _local()) is not _DEFAULT:",
+    "    _calls = _op._entry.calls_of_states.get(_s.switched, _none)",
+]
 
 
 class CallSource:
@@ -144,7 +144,7 @@ class CallSource:
             *find,
             f"if _k is None: {otherwise}",
             *self._call(),
-            *self._returns(as_tuple=as_tuple),
+            *self._returns(as_tuple=as_tuple, known=self._known_type),
         ]
 
     @property
@@ -189,7 +189,7 @@ class CallSource:
             *self._find_kernel_if_sure(otherwise),
             f"if _k is None: {unknown}",
             *self._call(),
-            *self._returns(),
+            *self._returns(known=self._known_type),
         ]
         before = "".join(f"{name}=_M, " for name in positional)
         after = "".join(f", {name}=_M" for name in self.keyword_only)
@@ -294,6 +294,7 @@ class CallSource:
         reads_bits: bool = True,
     ) -> str:
         values = [line for each in self.arguments for line in each.set_value(reads_bits)]
+        returns = self._returns(known=self._known_type if reads_bits else "")
         lines = [
             f"def {function}({self._parameters(own)}):",
             *(f"    {line}" for line in first),
@@ -306,7 +307,7 @@ class CallSource:
             # context.
             "    if _k is None:",
             f"        {fallback}",
-            *(f"    {line}" for line in (*self._call(counts=reads_bits), *self._returns())),
+            *(f"    {line}" for line in (*self._call(counts=reads_bits), *returns)),
         ]
         return "\n".join(lines) + "\n"
 
@@ -333,15 +334,16 @@ class CallSource:
         """Return lines that set ``_k``, using ``others`` unless all tensors are arrays or plain."""
         arguments = self.dispatching
         if not self._is_usual:
-            return [_FIND_CALLS, *others]
+            return [*_FIND_CALLS, *others]
         needs = " or ".join(each.needs_gradient() for each in arguments)
         first = arguments[0]
         are_tensors = " and ".join(each.are_tensors(each is first) for each in arguments)
         are_arrays = " and ".join(each.are_arrays(each is first) for each in arguments)
         return [
-            _FIND_CALLS,
+            *_FIND_CALLS,
             *(line for each in arguments for line in each.sort_list()),
             *(["_n = None"] if self._counted else ()),
+            *([f"_t = _type({first.value})"] if first.kind is TENSOR else ()),
             f"if {are_arrays}: _k = _calls.arrays",
             *self._find_counted(are_tensors, needs),
             f"elif {are_tensors}: _k = _calls.recorded if {needs} else _calls.tensors",
@@ -359,6 +361,11 @@ class CallSource:
         has_generators = any(each.add_bits_of_generator() for each in self.arguments)
         are_usual = arguments and all(each.is_usual for each in arguments)
         return bool(are_usual) and not arguments[0].may_be_nothing and not has_generators
+
+    @property
+    def _known_type(self) -> str:
+        """Name of the type of a tensor, once the kernel is found; "" if there may be none."""
+        return "_t" if self._is_usual and self.dispatching[0].kind is TENSOR else ""
 
     @property
     def _counted(self) -> str:
@@ -433,17 +440,25 @@ class CallSource:
 
     # The entry's signature, since the operator may be gone when its kernel returns.
     def _returns(
-        self, check_result: str = "_op._entry.signature.check_result", *, as_tuple: bool = False
+        self,
+        check_result: str = "_op._entry.signature.check_result",
+        *,
+        as_tuple: bool = False,
+        known: str = "",
     ) -> list[str]:
+        """Return the lines that return ``_r``, checked unless types show that it needs no check.
+
+        ``known`` is the name of a type of tensors, which results usually have.
+        """
         returns = self.schema.returns
         check = f"return _tuple({check_result}(_r))" if as_tuple else f"return {check_result}(_r)"
         if not returns:
             return ["if _r is None: return None", check]
         if len(returns) == 1:
             kind = returns[0].type
-            if test := _is_returned(kind, "_r"):
+            if test := _is_returned(kind, "_r", known):
                 return [f"if {test}: return _r", check]
-            test = _is_returned(kind.element, "_e") if isinstance(kind, ListType) else ""
+            test = _is_returned(kind.element, "_e", known) if isinstance(kind, ListType) else ""
             if not test:
                 return [check]
             return [
@@ -451,29 +466,34 @@ class CallSource:
                 "    for _e in _r:",
                 f"        if not ({test}): break",
                 # A copy, because the kernel may keep its list.
-                f"    else: return {'(*_r,)' if as_tuple else '[*_r]'}",
+                f"    else: return {'(*_r,)' if as_tuple else '_r.copy()'}",
                 check,
             ]
         names = [f"_r{place}" for place in range(len(returns))]
-        tests = [_is_returned(each.type, n) for each, n in zip(returns, names, strict=True)]
+        tests = [_is_returned(each.type, n, known) for each, n in zip(returns, names, strict=True)]
         if not all(tests):
             return [check]
-        usual, new = f"_type(_r) is _tuple and _len(_r) == {len(returns)}", "_r"
+        usual, new = "_type(_r) is _tuple", "_r"
         if named := result_names(self.schema):
             self.globals |= {"_named": result_class(named), "_new": tuple.__new__}
             # A result that another layer has already named stays unchanged.
             usual, new = f"(_n := _type(_r) is _named) or {usual}", "_r if _n else _new(_named, _r)"
         return [
             f"if {usual}:",
-            f"    {', '.join(names)} = _r",
-            f"    if {' and '.join(f'({test})' for test in tests)}: return {new}",
+            f"    try: {', '.join(names)} = _r",
+            "    except ValueError: pass",  # of another length
+            "    else:",
+            f"        if {' and '.join(f'({test})' for test in tests)}: return {new}",
             check,
         ]
 
 
-def _is_returned(kind: SchemaType, name: str) -> str:
+def _is_returned(kind: SchemaType, name: str, known: str) -> str:
     """Return an expression that is true only for results that a check returns unchanged."""
-    return IS_TENSOR.format(name) if kind is TENSOR else is_taken(kind, name)
+    if kind is not TENSOR:
+        return is_taken(kind, name)
+    usual = f"_type({name}) is {known} or " if known else ""
+    return usual + IS_TENSOR.format(name)
 
 
 def _named(names: list[str]) -> str:
