@@ -38,13 +38,13 @@ from opdispatch.schema.types import TENSOR, ListType
 from opdispatch.tensors.tensor import Tensor
 
 REQUIRED_BY_BASE = BaseRequiresGrad([True])
-"""Flag of a view that was made under ``no_grad`` of a base that requires gradients."""
+"""The ``requires_grad`` flag of a view that was made under ``no_grad`` of such a base."""
 _new = object.__new__
 _keys_below = AFTER_ADINPLACEORVIEW_KEYSET.__and__
 
 
 def make_write_kernel(schema: FunctionSchema) -> KernelFunction:
-    """Make the kernel of an operator that writes to its first argument in place."""
+    """Return a kernel for an operator that writes to its first argument in place."""
     return _WriteText(schema).compile(
         f"write of {schema.name}", _keys_below, _counter_of=counter_of
     )
@@ -72,9 +72,7 @@ class _WriteText(LayerText):
 
 
 def make_view_kernel(schema: FunctionSchema, operator: FindOperator) -> KernelFunction:
-    """Make the kernel of ``operator()``, whose results share, or may share, its first argument's
-    elements.
-    """
+    """Return a kernel for ``operator()``, whose results may be views of its first argument."""
     title = f"view of {schema.name}"
     return _ViewText(schema).compile(
         title,
@@ -250,11 +248,12 @@ def _replay_one(base: Any, operator: FindOperator, args: Any, kwargs: Any, place
 
 
 def _note(first: Tensor, result: Tensor, *call: Any, made_by: str = "") -> None:
-    """Make ``result`` a view of ``first``, or of what that is a view of.
+    """Make ``result`` a view of the base of ``first``, or of ``first`` if that is not a view.
 
-    ``call`` is the function that makes it of another tensor, and its other arguments.
+    ``call`` is a function that makes the same view of another tensor, followed by its other
+    arguments.
     """
-    counter_of(first)  # which the base shares
+    counter_of(first)  # creates the version counter, which a base and its views share
     if not AUTOGRAD_STATE.get().grad_mode:
         made_by = MADE_UNDER_NO_GRAD
     outer = view_of(first)

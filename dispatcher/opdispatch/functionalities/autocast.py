@@ -53,7 +53,7 @@ Policy = Callable[["OperatorHandle", str, list[Any]], None]
 
 
 def make_autocast_kernel(policy: Policy, device_type: str) -> KernelFunction:
-    """Make a kernel of any operator for the Autocast key of ``device_type``.
+    """Return a kernel for the Autocast key of ``device_type``, which any operator can use.
 
     Raises ArgumentError if there is no such key.
     """
@@ -121,7 +121,7 @@ def cast_inputs(dtype: Any) -> Policy:
 
 
 def is_eligible(value: Any, device_type: str) -> bool:
-    """Return whether it is a floating-point tensor of that device type, but not float64."""
+    """Return whether ``value`` is a floating-point tensor of the device type, but not float64."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or not _is_castable(dtype):
         return False
@@ -130,10 +130,7 @@ def is_eligible(value: Any, device_type: str) -> bool:
 
 
 def cached_cast(value: Any, dtype: np.dtype[Any], device_type: str) -> Any:
-    """Return a value, or each tensor of a list, in that dtype if it is eligible; else as it is.
-
-    Else as it is.
-    """
+    """Return the value cast to ``dtype`` if it is eligible, or a list with its tensors cast."""
     if type(value) is list:
         return [cached_cast(each, dtype, device_type) for each in value]
     if not is_eligible(value, device_type) or value.dtype == dtype:
@@ -152,10 +149,7 @@ def cached_cast(value: Any, dtype: np.dtype[Any], device_type: str) -> Any:
 
 
 def _is_kept(value: Any, dtype: np.dtype[Any], device_type: str) -> bool:
-    """Return whether a cast is cached.
-
-    It is likely to be needed again, as those of a model's weights.
-    """
+    """Return whether to cache a cast: those of weights are likely to be needed again."""
     return (
         isinstance(value, Tensor)
         and value.requires_grad
@@ -177,7 +171,7 @@ def _flat(stack: list[Any]) -> list[Any]:
 
 @functools.cache
 def _is_castable(dtype: np.dtype[Any]) -> bool:
-    # Those of ml_dtypes are of kind V to NumPy.
+    # NumPy says that dtypes of ml_dtypes are of kind V.
     return dtype.itemsize < 8 and dtype.name.startswith(("float", "bfloat"))
 
 

@@ -57,7 +57,7 @@ BACKENDS = (
 
 
 class KeysBelow(dict[int, DispatchKeySet]):
-    """The key sets of calls below a key, by the bits of those of the calls that arrive there."""
+    """Key sets below a key, by the bits of the key set with which a call arrives at the key."""
 
     def __init__(self, after: DispatchKeySet) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ BELOW = KeysBelow(AFTER_AUTOGRAD_KEYSET)
 
 
 Enter = Callable[[], "Token[LocalState]"]
-"""Begins a block in which keys are off. ``LOCAL_STATE.reset`` with what it returns ends it."""
+"""Begins a block in which keys are excluded; returns the token for ``LOCAL_STATE.reset``."""
 
 
 def _switch_off(keys: DispatchKeySet) -> Enter:
@@ -92,13 +92,13 @@ def _switch_off(keys: DispatchKeySet) -> Enter:
 
 
 go_below_autograd = _switch_off(AUTOGRAD_KEYSET)
-"""For kernels of operators that write or give views. PyTorch's ``AutoDispatchBelowAutograd``."""
+"""For operators that write or return views. PyTorch's ``AutoDispatchBelowAutograd``."""
 go_below_adinplace_or_view = _switch_off(AUTOGRAD_KEYSET.add(DispatchKey.ADInplaceOrView))
-"""For all other kernels. PyTorch's ``AutoDispatchBelowADInplaceOrView``."""
+"""For all other operators. PyTorch's ``AutoDispatchBelowADInplaceOrView``."""
 
 
 class NotImplementedNode(Node):
-    """Node that ends the backward pass: an operator that has no derivative."""
+    """The node of an operator without a derivative: raises AutogradError in the backward pass."""
 
     def __init__(self, operator: OperatorName, tensors: Sequence[Any], num_results: int) -> None:
         super().__init__(*edges_of(tensors), num_results)
@@ -219,7 +219,7 @@ def _pass_on(
 
 
 class _CountingText(LayerText):
-    """The text of a kernel that counts up the versions of what it writes to::
+    """The source of a kernel that increments the versions of the arguments that it writes to::
 
     def _kernel(_a0, _a1):
         _counter0 = None
@@ -238,7 +238,7 @@ class _CountingText(LayerText):
         self.always = always
 
     def lines(self) -> list[str]:
-        """Return the call below, and the lines that count versions up."""
+        """Return the lines that call the kernel below and increment the versions."""
         before, after = [], []
         for n in self.written:
             name = self.names[n]
@@ -264,7 +264,7 @@ class _CountingText(LayerText):
 
 
 def _tensors_in(value: Any) -> list[Any]:
-    """Return the tensors that a value is, or has."""
+    """Return the tensors in a value: the value itself, or those of a list."""
     return [each for each in flat_list([value]) if isinstance(each, Tensor)]
 
 

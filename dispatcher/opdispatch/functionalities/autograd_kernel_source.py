@@ -1,4 +1,4 @@
-"""Source of kernels for the key Autograd: the parts that all have in common."""
+"""Source of kernels for the key Autograd: the parts that they share."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _SCOPE: dict[str, Any] = {
     "_note_recorded": note_recorded,
 }
 TELL = "if _watched: _note_recorded(_node)"
-"""The line that follows what a node keeps: one list is looked at, which is empty nearly always."""
+"""The line after a node has saved its values; the list that it tests is almost always empty."""
 
 
 def history_of(result: str, number: str) -> list[str]:
-    """Return the lines of ``set_history`` for a plain tensor that is not an argument.
+    """Return the lines of ``set_history`` for a result, a plain tensor that is not an argument.
 
-    The result of that name and number. The last line is of a block in which it can have gradients.
+    ``name`` and ``number`` are the result's name and index. The last line belongs to an ``if``
+    block that runs if the result can have gradients.
     """
     return [
         f"if {result}.array.dtype.kind in _KINDS:",
@@ -53,8 +54,10 @@ def history_of(result: str, number: str) -> list[str]:
 
 
 class AutogradKernelText(LayerText):
-    """The text of a kernel: a call that is not recorded costs little, and one that is no more than
-    what is kept of it."""
+    """The source of a kernel for Autograd, which enters few Python functions.
+
+    A call that is not recorded costs little, and one that is recorded costs what is saved for it.
+    """
 
     def __init__(self, schema: FunctionSchema, places: Sequence[int]) -> None:
         """Prepare the text.
@@ -64,7 +67,7 @@ class AutogradKernelText(LayerText):
         super().__init__(schema)
         self.places = list(places)
         self.flags = [f"_r{place}" for place in places]
-        """Names of what says whether gradients are recorded of these arguments."""
+        """The names of variables that say whether an argument requires gradients."""
 
     def compile_derivative(self, title: str, **scope: Any) -> KernelFunction:
         """Compile the kernel, which redispatches below the key."""
@@ -90,16 +93,16 @@ class AutogradKernelText(LayerText):
         return [*lines, *self.not_recorded()]
 
     def is_list(self, place: int) -> bool:
-        """Return whether the argument is, or may be, a list of tensors."""
+        """Return whether the argument's type is a list of tensors, optional or not."""
         return "[" in str(self.arguments[place].type)
 
     def test_of(self, place: int) -> str:
-        """Return an expression for whether gradients are recorded of an argument, no list."""
+        """Return an expression for whether an argument, not a list, requires gradients."""
         name = self.names[place]
         return f"_isinstance({name}, _Tensor) and {name}.requires_grad_flag"
 
     def _values(self, place: int) -> str:
-        """Return the source of an argument as a sequence, a list of tensors or not."""
+        """Return the source of an argument as a sequence: the list, or a tuple of one tensor."""
         name, kind = self.names[place], self.arguments[place].type
         is_sure = isinstance(kind, ListType) or not self.is_list(place)
         return name if is_sure else f"({name} if _type({name}) is _list else ({name},))"
@@ -142,13 +145,13 @@ class AutogradKernelText(LayerText):
         return [*lines, f"_node.edges = ({edges})", f"_node.facts = ({facts})"]
 
     def given(self) -> str:
-        """Return the source of all tensor arguments one by one, and None for optional ones."""
+        """Return the source of each tensor argument; an optional one may be None."""
         places = [n for n, a in enumerate(self.arguments) if has_tensors(a.type)]
         star = {place: "*" if self.is_list(place) else "" for place in places}
         return f"({''.join(f'{star[n]}{self._values(n)}, ' for n in places)})"
 
     def is_other(self, result: str) -> str:
-        """Return an expression for whether a result is an argument, or not a plain tensor."""
+        """Return an expression for whether a result is an argument or is not a plain tensor."""
         tests = [f"_type({result}) is not _Tensor"]
         for place, argument in enumerate(self.arguments):
             if has_tensors(argument.type) and self.is_list(place):
@@ -159,7 +162,7 @@ class AutogradKernelText(LayerText):
 
 
 def _edge_and_facts(name: str) -> tuple[str, str]:
-    """Return expressions for a tensor's edge and facts, which mostly call no Python function."""
+    """Return expressions for a tensor's edge and facts that rarely enter a Python function."""
     # Inlined fast path of ``edge_of`` for results of calls that are not views.
     edge = (
         f"(_e if _type(_m := {name}.autograd_meta) is _Meta and (_e := _m.edge) is not None"

@@ -112,7 +112,8 @@ class _HostCopies:
     def __init__(self) -> None:
         self._found = ""
         self._asked = ""
-        # By the identity of each copy: it, and what it was made from. And the other way round.
+        # By the id of each copy: the copy, to keep its id in use, and its original; and the other
+        # way round.
         self._originals: dict[int, tuple[Any, Any]] = {}
         self._copies: dict[int, Any] = {}
 
@@ -203,7 +204,7 @@ def _backend_of(array: Any) -> ArrayBackend:
 
 
 def _is_on_host(value: Any) -> bool:
-    """Return whether it is an array in host memory, of any layout."""
+    """Return whether ``value`` is an array in host memory, of any layout."""
     if find_layout(type(value)) is None:
         return isinstance(value, np.ndarray | np.generic)
     return device_of(value) == "cpu"

@@ -1,4 +1,4 @@
-"""The key DeferredInit: calls are recorded, and made of fake tensors.
+"""The key DeferredInit: records calls, and runs them on fake tensors.
 
 PyTorch keeps the key for torchdistX, whose ``deferred_init.cc`` this mirrors. It comes before
 Autograd, Autocast and composite kernels, so that what is recorded is what was called.
@@ -32,9 +32,9 @@ IS_RECORDING: ContextVar[bool] = ContextVar("opdispatch_is_recording", default=F
 
 
 def record_call(keys: DispatchKeySet, op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call: the backend fallback of DeferredInit, to be registered ``with_keyset``.
+    """Record a call: the backend fallback for DeferredInit, registered ``with_keyset``.
 
-    A call whose tensors all have elements is made at once.
+    A call whose tensors all have elements runs at once instead.
     """
     signature = op.call_signature
     stack = signature.bind(args, kwargs)

@@ -1,4 +1,4 @@
-"""Kernels for the key Autograd, written for each operator that has a derivative."""
+"""Kernels for the key Autograd, generated for each operator with a derivative."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from opdispatch.tensors.tensor import Tensor
 
 
 def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> KernelFunction:
-    """Make a kernel for the key Autograd of an operator of that schema.
+    """Return a kernel for the key Autograd that records calls with the formulas.
 
     Raises AutogradError for formulas that do not fit the schema.
     """
@@ -54,7 +54,7 @@ def make_derivative_kernel(schema: FunctionSchema, formulas: Formulas) -> Kernel
 
 
 class _DerivativeText(AutogradKernelText):
-    """The text of a kernel::
+    """The source of a kernel::
 
     def _kernel(_a0, _a1, *, axis):
         _r0 = _isinstance(_a0, _Tensor) and _a0.requires_grad_flag
@@ -84,7 +84,7 @@ class _DerivativeText(AutogradKernelText):
         self.is_for_gradients = not derivative.writes
 
     def test_of(self, place: int) -> str:
-        """Return an expression for whether gradients are recorded of an argument."""
+        """Return an expression for whether an argument requires gradients."""
         if not self.derivative.writes or place != self.places[0]:
             return super().test_of(place)
         name = self.names[place]  # of a view, its base may require gradients
@@ -93,11 +93,11 @@ class _DerivativeText(AutogradKernelText):
         return f"_isinstance({name}, _Tensor) and ({requires})"
 
     def not_recorded(self) -> list[str]:
-        """Return the lines of a call below the key and nothing else."""
+        """Return the lines that only call below the key."""
         return [self.tail_call()]
 
     def recorded(self) -> list[str]:
-        """Return the lines that make the node, call below the key, and set the result's history."""
+        """Return the lines that create the node, call below the key, and set the history."""
         derivative = self.derivative
         written = self.names[0] if derivative.writes else ""
         return [
@@ -118,7 +118,7 @@ class _DerivativeText(AutogradKernelText):
         ]
 
     def _inputs(self) -> list[str]:
-        """Return the source of the node's edges and facts, and its widths where there are lists."""
+        """Return the source of the node's edges and facts, and of its widths if there are lists."""
         lines = self.edges()
         if True not in self.derivative.lists:
             return lines
@@ -126,7 +126,7 @@ class _DerivativeText(AutogradKernelText):
         return [*lines, f"_node.widths = ({', '.join(widths)},)"]
 
     def _kept(self, kept: str) -> str:
-        """Return the expression saved under that name, for the formulas that need it."""
+        """Return the expression of the value that formulas need under the name ``kept``."""
         if kept in ("result", "results"):
             return "None"  # until they are there
         place = self.derivative.arguments.get(kept)
@@ -171,7 +171,7 @@ def _kept_of(kind: SchemaType) -> str:
     """
     lists = str(kind).count("[")
     if has_tensors(kind):
-        # ``version_of``, which would be one more Python function
+        # ``version_of``, inlined
         version = (
             "0 if (_m := {}.autograd_meta) is None or (_c := _m.counter) is None else _c.value"
         )
@@ -185,7 +185,7 @@ def _kept_of(kind: SchemaType) -> str:
 
 
 def _saved(value: Any) -> Any:
-    """Return the saved form of a tensor, of its stand-in, or of a list of them."""
+    """Return the saved form of a tensor, of an array in its place, or of a list of these."""
     if type(value) is list:
         return [_saved(each) for each in value]
     return save_tensor(value) if isinstance(value, Tensor) else value

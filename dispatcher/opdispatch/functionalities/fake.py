@@ -1,10 +1,9 @@
-"""The key Fake: tensors without elements that have a device.
+"""The key Fake: tensors that have a device but no elements.
 
-PyTorch keeps the key for implementations outside of it (its own is a mode in Python,
-``torch/_subclasses/fake_tensor.py``); torchdistX's ``fake.cc`` was one, and this is another. The
-key is below Autograd, Autocast and Python, which apply to fake tensors as to any other. Calls that
-arrive here run the operator's Meta kernel; the fake results are on the common device of the
-arguments, or on the requested device.
+PyTorch reserves the key for other packages, such as torchdistX (``fake.cc``); its own fake tensors
+are a mode in Python (``torch/_subclasses/fake_tensor.py``). The key is below Autograd, Autocast and
+Python, which treat fake tensors like others. The fallback runs the operator's Meta kernel. The
+results are fake tensors on the requested device, or else on the arguments' common device.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ _DEVICES = (DEVICE, OptionalType(DEVICE))
 _INDICES = ListType(OptionalType(TENSOR))
 
 ALLOWS_REAL: ContextVar[bool] = ContextVar("opdispatch_fake_allows_real", default=False)
-"""Whether tensors with elements may be mixed with fake ones."""
+"""Whether calls with fake tensors may also have tensors with elements."""
 DRAWS: ContextVar[bool] = ContextVar("opdispatch_fake_draws", default=False)
-"""Whether calls draw from the generators that they are given: where they are recorded."""
+"""Whether calls advance their generators. ``deferred_init`` sets it, to record their states."""
 
 
 def run_on_meta(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator without elements: the backend fallback of Fake.
+    """Run an operator's Meta kernel and return fake results: the backend fallback for Fake.
 
     Raises ArgumentError for a tensor with elements, DeviceError for tensors on two devices,
-    NoKernelError for an operator without a kernel for Meta, and what that kernel raises.
+    NoKernelError for an operator without a kernel for Meta, and the errors of that kernel.
     """
     signature = op.call_signature
     schema = signature.schema
@@ -72,8 +71,8 @@ def run_on_meta(op: OperatorHandle, /, *args: Any, **kwargs: Any) -> Any:
                 raise
             raise op.no_kernel_error(
                 "Meta",
-                f"{op.name} was called with fake tensors, and has no kernel for Meta to say what "
-                f"its results are: register one with @opdispatch.register_fake({str(op.name)!r})",
+                f"{op.name} was called with fake tensors, and has no kernel for Meta that returns "
+                f"fake results: register one with @opdispatch.register_fake({str(op.name)!r})",
             ) from None
     return signature.unbox_returns(
         [
@@ -89,7 +88,8 @@ class _Arguments:
     def __init__(self, op: OperatorHandle, schema: FunctionSchema, stack: list[Any]) -> None:
         self._operator = str(op.name)
         self._stack = stack
-        # By the identity of what the kernel is given: it, and what it stands for.
+        # By the id of each meta argument: the argument itself, to keep its id in use, and the fake
+        # tensor that it replaces.
         self._originals: dict[int, tuple[Any, Any]] = {}
         asked = None
         bound: list[Any] = []
@@ -137,15 +137,15 @@ class _Arguments:
         if isinstance(array, MetaArray) or ALLOWS_REAL.get() or _is_number(value):
             return
         raise ArgumentError(
-            f"{self._operator} was called with a tensor that has elements, {list(array.shape)} of "
-            f"{array.dtype}, where only fake ones are expected",
+            f"{self._operator} was called with a tensor that has elements, of shape "
+            f"{list(array.shape)} and dtype {array.dtype}; expected fake tensors",
             hint="convert it with FakeTensorMode.from_tensor, or allow it with "
             "FakeTensorMode(allow_non_fake_inputs=True)",
             operator=self._operator,
         )
 
     def base_of(self, schema: FunctionSchema, place: int) -> Any:
-        """Return the array that a return aliases according to the schema."""
+        """Return the fake array whose elements the result at ``place`` shares, by the schema."""
         alias = schema.returns[place].alias_info if place < len(schema.returns) else None
         if alias is None:
             return None
@@ -159,7 +159,7 @@ class _Arguments:
         return None
 
     def fake(self, value: Any, base: Any) -> Any:
-        """Convert a result to a fake one."""
+        """Return the fake array or tensor of a meta result; the argument itself if it is one."""
         if isinstance(value, list | tuple):
             return [self.fake(each, base) for each in value]
         if (known := self._originals.get(id(value))) is not None:
@@ -172,7 +172,7 @@ class _Arguments:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether it is a zero-dimensional host array, like NumPy scalars."""
+    """Return whether ``value`` is a zero-dimensional host array, such as a NumPy scalar."""
     array = value.array if isinstance(value, Tensor) else value
     return isinstance(array, np.ndarray | np.generic) and not array.shape
 

@@ -32,9 +32,9 @@ _K = DispatchKey
 
 
 def to_top_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]:
-    """Return a function that hands calls of the operator to the topmost level.
+    """Return a kernel that passes calls of the operator to the topmost level.
 
-    It raises NoKernelError if there is none.
+    It raises NoKernelError outside all levels.
     """
     rules = OperatorRules(op)
 
@@ -56,9 +56,9 @@ def to_top_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]
 
 
 def to_next_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any]:
-    """Return a function that hands calls from the topmost level to the next.
+    """Return a kernel that passes calls from the topmost level to the next one.
 
-    It raises NoKernelError if there is none.
+    It raises NoKernelError outside all levels.
     """
     rules = OperatorRules(op)
 
@@ -70,7 +70,7 @@ def to_next_level(op: OperatorHandle, keys: DispatchKeySet) -> Callable[..., Any
 
 
 def _with_keywords(function: Callable[..., Any], rules: OperatorRules) -> Callable[..., Any]:
-    """Return a function of all arguments in order as one that takes keyword-only ones by name."""
+    """Return ``function``, which takes all arguments by position, with keyword-only arguments."""
     names = rules.signature.keyword_only_names
     if not names:
         return function
@@ -78,14 +78,14 @@ def _with_keywords(function: Callable[..., Any], rules: OperatorRules) -> Callab
 
 
 def without_wrappers(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Call the operator with what is in the wrappers of levels that are over.
+    """Call the operator with the tensors inside the wrappers of levels that have ended.
 
-    In forward mode, it is an operator without a rule of its own, which may be made of others.
-    Raises NoKernelError if there are neither wrappers nor a level of forward mode.
+    In forward mode, call an operator without a forward rule, whose kernel may call others. Raises
+    NoKernelError if there are neither wrappers nor a level of forward mode.
     """
     frame = TOP.get()
     if frame is not None and isinstance(frame.layer, DualLayer):
-        # As at its arrival, but that the call has come to no rule.
+        # The call continues as it came, without a forward rule.
         rules, processing = OperatorRules(op), Frame(frame.layer, frame.below, LOCAL_STATE.get())
         result = process_at_top(processing, rules, all_alive(stack))
         stack[:] = rules.signature.box_returns(result)

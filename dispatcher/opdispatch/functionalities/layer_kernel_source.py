@@ -1,4 +1,4 @@
-"""Base class of the source texts of layer kernels.
+"""Source of kernels that do something before or after the kernel below them: the base class.
 
 A layer does its part and goes on with the kernel below it, which is looked up when the layer is
 made (``KernelFunction.from_layer``). Its text is written for one schema, since it costs each
@@ -32,7 +32,7 @@ from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.tensors.tensor import Tensor
 
 FindOperator = Callable[[], OperatorHandle]
-"""Asked within a call: a handle that is had before its operator is published is slow."""
+"""Called in each call: a handle taken before its operator is published stays slow."""
 
 _SCOPE: dict[str, Any] = {
     "__name__": __name__,  # so that tracebacks of callers know whose lines these are
@@ -47,7 +47,7 @@ _SCOPE: dict[str, Any] = {
 
 
 class LayerText(ABC):
-    """The text of a layer for one schema."""
+    """The source of a kernel for one schema."""
 
     def __init__(self, schema: FunctionSchema) -> None:
         self.arguments = arguments = schema.arguments
@@ -60,7 +60,7 @@ class LayerText(ABC):
         pairs = list(zip(self.names, arguments, strict=True))
         self.positional = [name for name, a in pairs if not a.kwarg_only]
         self.keyword_only = [(a.name, name) for name, a in pairs if a.kwarg_only]
-        """The names that callers know, and those of the text."""
+        """The keyword-only arguments: their names in the schema and in the source."""
         if by_name:
             star = ["*"] if self.keyword_only else []
             self.parameters = [*self.positional, *star, *(n for _, n in self.keyword_only)]
@@ -71,7 +71,7 @@ class LayerText(ABC):
             self.first = [f"{name} = _named[{given!r}]" for given, name in self.keyword_only]
 
     is_for_gradients = False
-    """Whether it leaves all calls to the kernel below whose arguments require no gradients."""
+    """Whether a call without arguments that require gradients only calls the kernel below."""
 
     def compile(self, title: str, keys_below: FindKeys, **scope: Any) -> KernelFunction:
         """Compile the kernel, called ``title``. ``scope`` has what its own lines refer to.
@@ -110,11 +110,11 @@ class LayerText(ABC):
     # -- for subclasses -------------------------------------------------------------------------
 
     def below(self) -> str:
-        """Return the call of the kernel below."""
+        """Return an expression that calls the kernel below."""
         return f"_below({', '.join(self.passed)})"
 
     def tail_call(self) -> str:
-        """Return the line that ends with the call of the kernel below and returns its result."""
+        """Return a line that returns the result of the kernel below, as a tail call."""
         return f"return _kernel_below({', '.join(self.passed)})"
 
 

@@ -1,4 +1,4 @@
-"""Tracing of operators: the task's traces record the call, which goes on below.
+"""The key Tracer: the task's traces record the call, which continues below.
 
 As the fallback in ``TraceTypeManual.cpp`` of PyTorch: a call is noted down
 with what it is given, the operator is called with tracing switched off, and what it returns is
@@ -26,7 +26,7 @@ _BELOW = DispatchKeySet.full_after(DispatchKey.Tracer)
 
 
 def trace_call(op: OperatorHandle, keys: DispatchKeySet, stack: list[Any]) -> None:
-    """Record the call in the traces, and make it. Without any, ``call_untraced``."""
+    """Run the call and record it in the task's traces; without any, ``call_untraced``."""
     found = traces()
     if not found:
         call_untraced(op, stack)
