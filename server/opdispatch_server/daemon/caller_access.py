@@ -1,4 +1,4 @@
-"""The checks of callers: tokens, users of this machine, and TLS."""
+"""Authentication of callers: tokens, users of this machine, and TLS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opdispatch_wire.credentials import Credentials
 
 
 class CallerAccess:
-    """The checks of callers, each created on first access as the configuration asks for it."""
+    """Authentication, certificates and shared sockets, each created on first access."""
 
     def __init__(self, configuration: DaemonConfiguration, folder: RunFolder) -> None:
         self._configuration = configuration
@@ -58,7 +58,7 @@ class CallerAccess:
 
     @property
     def own_credentials(self) -> Credentials:
-        """The daemon's certificate in the role of a client's, for interpreters that speak TLS."""
+        """The daemon's certificate as a client's, for calling interpreters over TLS."""
         return Credentials(
             tls_ca=absolute(self._configuration.tls_client_ca),
             tls_cert=absolute(self._configuration.tls_cert),

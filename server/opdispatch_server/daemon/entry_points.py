@@ -1,4 +1,4 @@
-"""The entry points of a daemon: creates each service, lane and page that callers reach."""
+"""The entry points of a daemon: the services, lanes and pages that callers reach."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class EntryPoints:
 
     @cached_property
     def interpreter_servicer(self) -> InterpreterServicer:
-        """The gRPC service that interpreters call."""
+        """The servicer of ``InterpreterService``."""
         access = self._parts.access
         return InterpreterServicer(
             self._parts.sessions,

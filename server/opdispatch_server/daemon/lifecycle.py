@@ -1,4 +1,4 @@
-"""The daemon: its parts started in order, and stopped in order.
+"""Start and stop the daemon's parts in order.
 
 start   signals, sockets, journal, health (not serving), interpreters, libraries, ready
 stop    health (not serving), no new calls, calls in flight finish, servers, interpreters
@@ -43,7 +43,7 @@ START_TIMEOUT = 60.0
 RESTORE_WAIT = 10.0
 # The same limit while another daemon still serves the libraries.
 TAKE_OVER_WAIT = 100.0
-# How the five seconds in which a daemon stops are divided.
+# The share of calls in flight in the five seconds in which a daemon stops.
 CALLS_GRACE = 2.5
 # How long calls in flight may take to finish while another daemon already serves.
 GIVEN_GRACE = 3600.0
@@ -205,7 +205,7 @@ class Daemon:
         return [each.name for each in self._parts.libraries.catalog.newest() if each.error]
 
     async def _take_back(self) -> None:
-        """Undo ``_hold``. Raises JournalError while the journal is not free."""
+        """Undo ``_hold``. Raises JournalError while another process owns the journal."""
         parts, entries = self._parts, self._entries
         for listener in entries.listeners:
             listener.put_back()

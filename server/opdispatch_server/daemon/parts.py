@@ -78,7 +78,7 @@ class DaemonParts:
             QuotaLimits(*configuration.quotas).calls_of_one(configuration.queue),
         )
         self.stop = asyncio.Event()
-        """Set when the daemon is to stop."""
+        """Set to stop the daemon."""
         self.access = CallerAccess(configuration, folder)
 
     def reconfigure(self, **changes: Any) -> None:
@@ -237,7 +237,7 @@ class DaemonParts:
 
     @cached_property
     def events(self) -> InterpreterEvents:
-        """Reactions to interpreters that come and go."""
+        """The reactions to interpreters that connect, end or become unfit."""
         return InterpreterEvents(
             self.supervisor,
             self.pools,
@@ -256,7 +256,7 @@ class DaemonParts:
 
     @cached_property
     def blame(self) -> Blame:
-        """The judge of which call brought an interpreter down."""
+        """The policy that decides which call brought an interpreter down."""
         return Blame(
             self.live_sessions,
             lambda: self.libraries.placement.names_for_all(),

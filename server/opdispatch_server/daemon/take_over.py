@@ -19,13 +19,13 @@ Note [Taking over]
 
     A closed connection means that the other daemon has ended, for whatever reason.
 
-    - The new one ends in HELD or DECIDED: the old one puts its sockets back, opens the journal
-      again as soon as it is free, and lets changes in. Calls have noticed nothing.
-    - The old one ends, by a signal or not, in HELD or DECIDED: the new one goes on. It has the
-      journal already. Sessions wait meanwhile, as for any daemon that restarts.
-    - The new one is silent in HELD for too long: the old one hangs up, and waits for the journal
-      until that process ends, or sees that, and ends. "Ready" and "decided" leave no moment in
-      which each waits for the other, or both serve.
+    - The new one ends in HELD or DECIDED: the old one restores its sockets, reopens the journal as
+      soon as it is free, and admits changes. Calls are not affected.
+    - The old one ends, by a signal or not, in HELD or DECIDED: the new one continues, since it has
+      the journal already. Sessions wait meanwhile, as for any daemon that restarts.
+    - The new one is silent in HELD for too long: the old one closes the connection, and waits for
+      the journal until the new process ends, either by itself or because it finds the connection
+      closed. Because of "ready" and "decided", they never wait for each other, nor do both serve.
     - The old one does not answer the first message: the new one gives up, and nothing has changed.
     - Either is killed in GIVEN: the new one has everything, or the next start restores it; the
       calls that the old one was finishing are lost with it, as with any daemon.
@@ -99,10 +99,10 @@ class TakeOver:
 
     @classmethod
     async def begin(cls, state: Path) -> TakeOver | None:
-        """Ask the daemon that uses a state folder to give it up; None if no daemon does.
+        """Ask the daemon that uses a state folder to release it; None if no daemon uses it.
 
-        Raises TakeOverError if that daemon refuses or does not answer, JournalError if it cannot be
-        asked.
+        Raises TakeOverError if that daemon refuses or does not answer, JournalError if it has no
+        socket to ask at.
         """
         path = read_take_over_socket(state)
         try:
@@ -158,7 +158,7 @@ class TakeOver:
             raise TakeOverError(f"the daemon to take over continues to serve: {why}")
 
     async def serving(self) -> None:
-        """Report that this daemon serves, upon which the other one ends."""
+        """Report that this daemon serves; the other one then ends."""
         await self._lines.send(state="serving")
 
     def close(self) -> None:

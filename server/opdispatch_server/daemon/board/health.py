@@ -1,4 +1,4 @@
-"""The standard health service, derived from the actual state of the daemon.
+"""The standard ``grpc.health.v1`` service, derived from the state of the daemon.
 
 ""                               serving if an interpreter is live, where some were asked for,
                                  and the start has brought back the libraries of the journal
@@ -35,8 +35,8 @@ _STATUS = health_pb2.HealthCheckResponse
 class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the package has no types
     """The health states, and the clients that check or watch them. For the event loop only.
 
-    Setting a state waits for no watcher: each has a queue of its own, so that one that does not
-    read blocks neither the daemon nor other watchers, nor misses a short outage.
+    Setting a state never waits for watchers: each has its own queue, so that a watcher that does
+    not read blocks neither the daemon nor other watchers, and does not miss a short outage.
     """
 
     def __init__(self, *, interpreters_expected: bool) -> None:
@@ -81,7 +81,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         self._draining = True
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Return the status now. NOT_FOUND for a name that is unused."""
+        """Return the current status; NOT_FOUND for an unknown name."""
         status = self._status.get(request.service)
         if status is None:
             context.set_code(grpc.StatusCode.NOT_FOUND)  # leaves no traceback: see end_with
@@ -89,7 +89,7 @@ class HealthBoard(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # the 
         return _STATUS(status=status)
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
-        """Stream the status now, and whenever it changes, until the client cancels."""
+        """Stream the current status and every change, until the client cancels."""
         queue: asyncio.Queue[int] = asyncio.Queue(CHANGES_KEPT)
         watchers = self._watchers[request.service]
         watchers.add(queue)

@@ -1,8 +1,8 @@
 """Calls and programs in the daemon: queued, routed, retried and bounded.
 
-kernel_choice, trace_line          the kernel that a call selects, cached by its shape; its trace
+kernel_choice, trace_line          the kernel that a call selects, cached; its trace
 router, wait_for_ready, retry      forward a call, and again if its interpreter dies
-alone_runs                         run suspected operators with nothing else in the interpreter
+alone_runs                         run suspected operators alone in an interpreter
 fast_path                          calls that need no tasks of their own
 relay_plan                         quick calls that are forwarded by their constant bytes
 replica_choice                     which interpreter a call goes to

@@ -24,7 +24,7 @@ PATIENCE = 2.0
 class AloneRuns:
     """Runs suspected calls alone in their interpreters. For use in the event loop only.
 
-    ``is_cell`` says which interpreters no client calls directly.
+    ``is_cell`` returns whether an interpreter takes no direct calls: it is reserved for suspects.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class AloneRuns:
         self._queues = queues
         self._routes = routes
         self._is_cell = is_cell
-        # Held by the call that runs alone.
+        # A lock for each interpreter, held by the call that runs alone there.
         self._turns: WeakKeyDictionary[InterpreterSession, asyncio.Lock] = WeakKeyDictionary()
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ class ByteBudget:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def take(self, size: int, when_in: Callable[[], None]) -> bool:
-        """Take ``size`` bytes and return True; otherwise call ``when_in`` once they are taken."""
+        """Take ``size`` bytes and return True, or return False and call ``when_in`` when taken."""
         if not self._waiting and self._fits(size):
             self.used += size
             return True
@@ -35,7 +35,7 @@ class ByteBudget:
             when_in()
 
     def leave(self, when_in: Callable[[], None]) -> None:
-        """Release everything that ``when_in`` waits for."""
+        """Remove ``when_in`` from the queue."""
         self._waiting = deque(entry for entry in self._waiting if entry[1] != when_in)
         self.give_back(0)
 

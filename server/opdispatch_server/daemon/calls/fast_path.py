@@ -1,4 +1,4 @@
-"""Calls that wait for nothing but their kernels, and so need no tasks of their own."""
+"""Forward calls that wait for their kernels only, without a task for each."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class QuickCall:
             self._on_reply(self._run)
 
     def abandon(self) -> None:
-        """Abandon the call: its reply is no longer awaited. Idempotent."""
+        """Discard the reply when it arrives: the caller has cancelled. Idempotent."""
         if not self._is_ended:
             self._run.is_abandoned = True
             self._end()

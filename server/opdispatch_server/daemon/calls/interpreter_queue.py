@@ -1,4 +1,4 @@
-"""The queue of calls to one interpreter: which run, which wait, and which are refused.
+"""The queue of calls to one interpreter: decide which run, wait or are refused.
 
 Note [Calls that are sent ahead]
     Between the end of one call and the start of the next lies a round trip to the daemon. For quick
@@ -39,7 +39,7 @@ QUICK = 0.02
 
 SHORTEST_RETRY = 0.05
 LONGEST_RETRY = 30.0
-# The interval assumed until a queued call has ended.
+# Seconds between the ends of two calls, assumed until a queued call has ended.
 UNKNOWN_PACE = 0.1
 # The weight of the newest interval in the moving average.
 NEWEST_SHARE = 0.125
@@ -114,13 +114,13 @@ class _Lane:
         self.load_id = load_id
         self.limit = limit
         self.running = 0  # including calls that were sent ahead
-        # How many of these also hold slots of other libraries, by kind.
+        # Of these, calls that also hold slots of other libraries, by kind.
         self.shared = {SlotKind.FIRST: 0, SlotKind.FURTHER: 0}
-        # In the order in which they were sent.
+        # Calls sent ahead, in the order of sending.
         self.ahead: OrderedDict[Slot, None] = OrderedDict()
-        # In order of arrival.
+        # Waiting calls, in order of arrival.
         self.waiting: OrderedDict[_Waiter, None] = OrderedDict()
-        # Those of them that have a thread.
+        # The waiting calls that have a thread already.
         self.further: OrderedDict[_Waiter, None] = OrderedDict()
         # The average duration of a call; unknown until the first has ended.
         self.seconds = QUICK
@@ -132,11 +132,11 @@ class _Lane:
 
 
 class InterpreterQueue:
-    """The queue of one interpreter. Belongs to the event loop; no method but ``enter`` waits.
+    """The queue of one interpreter. For use in the event loop only; only ``enter`` waits.
 
-    Within a library calls start in the order in which they came, but for programs that have a
-    thread already. Libraries that wait for the interpreter take turns. Invariants, between any two
-    steps of the loop:
+    Calls of a library start in order of arrival, except that programs with a thread pass others.
+    Libraries that wait for the interpreter take turns. Invariants, between any two steps of the
+    event loop:
 
     - a lane runs at most ``limit`` calls, and has at most ``calls_ahead`` more; all lanes
       together have at most KERNEL_THREADS;
@@ -166,7 +166,7 @@ class InterpreterQueue:
         self._is_held = True
 
     def let_go(self) -> None:
-        """Undo ``hold`` and admit the calls that wait."""
+        """Undo ``hold`` and admit waiting calls."""
         self._is_held = False
         self._admit_next()
 
@@ -284,7 +284,7 @@ class InterpreterQueue:
     # -- steps ----------------------------------------------------------------------------------
 
     def _can_run(self, lane: _Lane, kind: SlotKind) -> bool:
-        # a call that has a thread must be able to finish
+        # A call that has a thread must be able to finish.
         if self._is_held and kind is not SlotKind.FURTHER:
             return False
         is_alone = kind is SlotKind.ONLY and not any(lane.shared.values())
@@ -325,7 +325,7 @@ class InterpreterQueue:
         self._forget_if_empty(lane)
 
     def _admit_next(self) -> None:
-        """Give free slots to the calls whose turn it is."""
+        """Give free slots to the next calls."""
         admitted = True
         while admitted:  # a lane that has become quick may send several calls
             admitted = False
@@ -392,7 +392,7 @@ class InterpreterQueue:
             self._lanes.pop(lane.load_id, None)
 
     def _check_share(self, waiter: _Waiter) -> None:
-        """Raise QueueFullError if the caller's identity has its share of the waiting calls."""
+        """Raise QueueFullError if the caller's identity has used its share of the queue."""
         most, queued = self._limits.calls_of_one, self._queued_of.get(waiter.identity, 0)
         if most is not None and waiter.identity and queued >= most:
             why = f"{queued} calls waiting for interpreter {self._name}"
@@ -441,7 +441,7 @@ class InterpreterQueue:
 
 
 class Pace:
-    """How fast a queue moves: the average time between the ends of two calls."""
+    """The throughput of a queue: the moving average of seconds between the ends of two calls."""
 
     def __init__(self) -> None:
         self._average = UNKNOWN_PACE

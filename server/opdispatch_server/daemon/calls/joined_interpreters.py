@@ -16,8 +16,8 @@ from opdispatch_wire.v1 import execution_pb2
 class JoinedInterpreterCalls(Generic[Run]):
     """Runs calls of an identity with the role worker only if a kernel made them.
 
-    ``is_running`` says whether the kernel of a run is running, by the run's number. That number
-    cannot be guessed: interpreters receive it with the call that they are to run.
+    ``is_running`` returns whether a kernel is running, by the number of its run. Interpreters
+    receive that number, which cannot be guessed, with the call that they run.
     """
 
     def __init__(

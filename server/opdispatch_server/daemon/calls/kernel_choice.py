@@ -1,4 +1,4 @@
-"""The daemon's choice of kernel: which operator a request means, and which of its kernels runs."""
+"""Choose the operator of a request, and the kernel that runs it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_BYTES = 64 * 1024
 
 
 class Choice(NamedTuple):
-    """An operator, the dispatch keys of the call, and what its table has for them."""
+    """An operator, the dispatch keys of the call, and the entry of its dispatch table for them."""
 
     op: OperatorHandle
     keys: DispatchKeySet
@@ -46,9 +46,9 @@ class Choice(NamedTuple):
     def name_kernel(
         self, request: execution_pb2.CallRequest, load_id: int, place: int | None
     ) -> None:
-        """Set, in a request, the kernel that an interpreter is to run: that at ``place`` of a load.
+        """Set, in a request, the kernel to run: the one at ``place`` in the batch of ``load_id``.
 
-        Without a place, the interpreter uses its own kernel for these keys.
+        Without a place, the interpreter uses its own kernel for the dispatch keys.
         """
         request.operator = str(self.op.name)
         if place is None:
@@ -61,13 +61,12 @@ class Choice(NamedTuple):
 
 
 class CallChooser:
-    """Chooses kernels, and remembers its choices. For use in the event loop only.
+    """Chooses kernels, and caches its choices. For use in the event loop only.
 
-    A choice holds for all requests of one operator with arguments of the same kinds and dispatch
-    keys, until something is published: ``_choices`` are of the epoch ``_epoch`` of the dispatcher
-    (see Note [Two epochs] in ``operator_registry``), so no choice is older than one made before it.
-    Whether the elements of a tensor are what the tensor says is checked here for the first request,
-    and by the decoder for the others.
+    A choice is valid for all requests of one operator with arguments of the same kinds and dispatch
+    keys, until the next publication: all ``_choices`` are of the dispatcher's epoch ``_epoch`` (see
+    Note [Two epochs] in ``operator_registry``). The size of a tensor's data is checked here for the
+    first request, and by the decoder for later ones.
     """
 
     def __init__(self, operators: OperatorRegistry) -> None:
@@ -85,10 +84,11 @@ class CallChooser:
     async def choose(
         self, request: execution_pb2.CallRequest, find_remote: DecodeRemote | None = None
     ) -> Choice:
-        """Return the choice for a request, as of the moment in which this returns.
+        """Return the choice for a request, valid in the step of the event loop that returns it.
 
-        ``find_remote`` is called for each remote tensor, perhaps in another thread. Raises what it
-        raises, OperatorNotFoundError, ArgumentError, NoKernelError, ..., WireError.
+        ``find_remote`` is called for each remote tensor, perhaps in another thread. Raises its
+        errors, WireError, and those of dispatch: OperatorNotFoundError, ArgumentError,
+        NoKernelError.
         """
         epoch = self._operators.dispatcher.epoch
         if epoch != self._epoch:
@@ -149,7 +149,7 @@ def _shape_of(request: execution_pb2.CallRequest) -> Hashable | None:
     """Return the key under which a choice is remembered; None for an unusual request."""
     if request.HasField("local_keys") or request.modes:
         return None
-    # Those of a kernel's call, whatever its arguments say.
+    # A kernel's redispatch names the keys itself.
     keys = request.redispatch_keys if request.HasField("redispatch_keys") else None
     if len(request.args) > _MOST_ARGUMENTS or len(request.kwargs) > _MOST_ARGUMENTS:
         return None

@@ -1,4 +1,4 @@
-"""One kernel that an interpreter runs for a call, or is about to run."""
+"""One run of a kernel in an interpreter, from its start to its reply."""
 
 from __future__ import annotations
 

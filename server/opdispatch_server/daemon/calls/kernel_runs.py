@@ -33,8 +33,8 @@ class KernelRuns:
 
     Direct calls run without the daemon; for the calls that they make, all direct calls of one
     interpreter count as one run. ``stop_interpreter`` ends the process of an interpreter; ``judge``
-    says which call brought down one that has ended; ``timeout`` is the longest that a kernel may
-    run, in seconds, or None.
+    returns which call brought down an ended one; ``timeout`` limits a kernel's run, in seconds, if
+    not None.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The limit on how long a kernel may run: an interpreter whose kernel exceeds it is stopped."""
+"""Stop interpreters whose kernels run longer than the timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors for calls that had no reply: why, and which call is to blame."""
+"""Errors for calls without a reply: the reason, and the call to blame."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from opdispatch_wire.v1 import execution_pb2
 
 
 class LostReplies:
-    """Makes the errors of calls whose interpreter has ended, or is too busy to wait for.
+    """Creates the errors of calls whose interpreter has ended, or is too busy to wait for.
 
-    ``judge`` says which call brought down an interpreter that has ended.
+    ``judge`` returns which call brought down an ended interpreter.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LostReplies:
         self._timeout = timeout
 
     async def explain(self, run: KernelRun) -> KernelTimeoutError | InterpreterDiedError:
-        """Return why a run had no reply; wait until that is known."""
+        """Wait until the cause is known, and return the error of a run that had no reply."""
         if run.session.unfit and run.session.alive:
             return unfit_error(run.session, run.operator)
         if run.session.busy and run.session.alive:
@@ -45,7 +45,7 @@ class LostReplies:
     async def explain_direct(
         self, call: execution_pb2.LostCall, operator: str
     ) -> KernelTimeoutError | InterpreterDiedError:
-        """Return what became of a direct call that had no reply; wait until that is known.
+        """Wait until the cause is known, and return the error of a direct call without a reply.
 
         It was sent directly to an interpreter or, if none is named, to a previous daemon.
         """
@@ -74,7 +74,7 @@ class LostReplies:
     def explain_end(
         self, run: KernelRun, *, was_sent: bool = True
     ) -> KernelTimeoutError | InterpreterDiedError:
-        """Return why a run had no reply, once the cause of its interpreter's end is known."""
+        """Return the error of a run without a reply, once its interpreter's end is explained."""
         session, operator = run.session, run.operator
         if run.is_overdue:
             return self._timeout.error(session, operator)

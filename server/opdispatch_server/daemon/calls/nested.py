@@ -9,7 +9,7 @@ from opdispatch_server.call_context import MAX_DEPTH, RUN_BYTES, CallContext
 from opdispatch_server.nested_time import NestedTime
 
 NESTED_CALLS_PER_INTERPRETER: Final = 1024
-"""Most nested calls that one interpreter runs at a time. They take no slot."""
+"""The most nested calls that one interpreter runs at a time. They take no slot."""
 
 
 class RunningKernel:

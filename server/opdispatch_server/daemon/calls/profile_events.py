@@ -1,4 +1,4 @@
-"""The daemon's part of a profile: how long it had a call, and how long the call was queued."""
+"""The daemon's events in a profile: the time of a call in the daemon, and in a queue."""
 
 from __future__ import annotations
 

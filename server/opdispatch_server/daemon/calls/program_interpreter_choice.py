@@ -1,4 +1,4 @@
-"""Which interpreter runs a program, and which one keeps new values."""
+"""Choose the interpreter that runs a program or keeps new values."""
 
 from __future__ import annotations
 

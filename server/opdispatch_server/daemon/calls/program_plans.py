@@ -1,4 +1,4 @@
-"""Plans of programs: the libraries that a program needs, and what its operators do."""
+"""Plans of programs: the libraries that a program uses, and whether its operators write."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ProgramPlans:
         return plan
 
     def _update(self) -> None:
-        """Look up which library has which operator again, if that may have changed."""
+        """Look up the libraries of all operators again if a publication may have changed them."""
         epoch = self._operators.epoch
         if epoch == self._epoch:
             return

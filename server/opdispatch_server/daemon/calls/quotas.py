@@ -1,4 +1,4 @@
-"""How much of the daemon one identity may use at a time, so that others always find room.
+"""Limit the resources of the daemon that one identity uses, so that others always find room.
 
 The daemon's own user has no quota, nor has any client of a daemon without authentication.
 """
@@ -95,7 +95,7 @@ class Quotas:
         return quota
 
     def take_call(self, identity: Identity, size: int, *, is_repeated: bool = False) -> str:
-        """Count a call of ``size`` bytes; return "" if it fits, else the reason in words.
+        """Count a call of ``size`` bytes; return "" if it fits, else the exceeded quota in words.
 
         A repeated call had room before, and is always admitted again.
         """

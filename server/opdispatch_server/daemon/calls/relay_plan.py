@@ -124,7 +124,7 @@ class RelayPlans:
         place: int,
         epoch: int,
     ) -> None:
-        """Plan calls like one that is about to be forwarded, unless that is impossible.
+        """Add a plan for calls like ``request``, which is about to be forwarded, if possible.
 
         ``epoch`` is that of the dispatcher before the choice: another thread may have published
         a change since then, and the plan must not outlive it.
@@ -153,7 +153,7 @@ class RelayPlans:
 
 
 class RelayedCall:
-    """One planned call in the daemon, a ``PlannedCall``; ``begin_at_once`` forwards it."""
+    """A ``PlannedCall`` in the daemon; ``begin_at_once`` forwards it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which of the interpreters that hold a library takes a call."""
+"""Choose which of the interpreters that hold a library runs a call."""
 
 from __future__ import annotations
 

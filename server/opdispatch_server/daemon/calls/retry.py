@@ -1,8 +1,8 @@
-"""Whether and how a call whose interpreter has died runs again.
+"""Decide whether a call whose interpreter has died is retried, and whether alone.
 
 An operator that writes nothing may run twice, unless its caller forbids it. A call that brought its
 interpreter down is not retried: it would bring down the next one, too. A call that may have done so
-is retried at most once, alone. A call that did not is retried until that is hopeless.
+is retried at most once, alone. Other calls are retried up to a limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from opdispatch_wire.errors import InterpreterDiedError
 from opdispatch_wire.v1 import execution_pb2
 
 DEATHS_OF_OTHERS = 10
-"""How often a call is retried after deaths that it is known not to have caused."""
+"""The most retries of a call after deaths that it is known not to have caused."""
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Retries:
 
     deaths: int = 0
     was_suspect: bool = False
-    """It may have brought down an interpreter: its next run is its last, and alone."""
+    """Whether it may have brought down an interpreter: its next run is alone, and the last one."""
 
     def may_run_again(self, error: InterpreterDiedError, *, is_harmless: bool) -> bool:
         """Return whether the call is retried after its interpreter died; call once for each death.

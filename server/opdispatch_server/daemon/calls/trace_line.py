@@ -1,4 +1,4 @@
-"""The daemon's line of a dispatch trace: which kernel it chose."""
+"""The daemon's line of a dispatch trace, which names the chosen kernel."""
 
 from __future__ import annotations
 

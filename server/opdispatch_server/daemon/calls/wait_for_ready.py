@@ -1,6 +1,6 @@
-"""Calls whose library has no interpreter at the moment: they wait until it has one again.
+"""Let calls wait while their library has no interpreter.
 
-This is what gRPC's ``wait_for_ready`` is for a channel without a connection.
+It corresponds to gRPC's ``wait_for_ready``, for calls on a channel without a connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The packages that an interpreter needs, and where the daemon has them.
+"""Find the packages that an interpreter needs in the daemon's own environment.
 
 ``packaging`` takes a tenth of a daemon's import time, and only environments need it.
 """

@@ -1,4 +1,4 @@
-"""A library's requirements on its interpreters: packages, a Python, isolation.
+"""A library's requirements on its interpreters: packages, a Python version, isolation.
 
 ``packaging`` takes a tenth of a daemon's import time, and only libraries with requirements need it.
 """

@@ -1,4 +1,4 @@
-"""Which library is to blame for an interpreter's death, for calls, placement and reports.
+"""Decide which library is to blame for an interpreter's death, for calls, placement and reports.
 
 Drives the policy of ``suspicion`` and ``circuit_breaker``, see Note [Blame]: gathers the facts of a
 death, judges it once, logs the verdict, and notifies the parts whose decisions it changes.
@@ -23,14 +23,14 @@ from opdispatch_wire.errors import CircuitOpenError
 
 LOG = logging.getLogger("opdispatch.blame")
 
-# A run that had ended so many seconds before a heartbeat reported that all was well is innocent.
+# A run that ended this many seconds before a heartbeat without problems is innocent.
 CHECK_TAKES = 0.1
-# A run that ended within so many seconds before an interpreter fell silent or ill is suspect.
+# A run that ended at most this many seconds before an interpreter fell silent or unfit is suspect.
 RECENT = 2.0
 
 
 class Blame:
-    """Judges deaths, and keeps what follows from them. For use in the event loop only.
+    """Judges deaths, and keeps the resulting records. For use in the event loop only.
 
     ``sessions`` returns the live interpreters, ``names`` the shared ones, live or about to be
     restarted; ``library_of`` the library that an operator belongs to. ``on_change`` is called when
@@ -54,9 +54,9 @@ class Blame:
         self._past_runs: Counter[Subject] = Counter()
         self.separation = Separation()
         self.is_quiet = True
-        """No library is suspected: no call needs a check."""
+        """True while no library is suspected, so that no call needs a check."""
         self._is_stopped = False
-        # Fires when the next library stops being kept apart by itself.
+        # Fires when the time of the next library to be kept apart ends.
         self._timer: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
@@ -67,16 +67,16 @@ class Blame:
     # -- deaths ---------------------------------------------------------------------------------
 
     def judge(self, session: InterpreterSession) -> Verdict:
-        """Judge what brought down an interpreter that has ended; judged once, on the first call."""
+        """Return the verdict on the end of an interpreter, computed on the first call."""
         if session.verdict is None:
             session.verdict = NO_CULPRIT  # kept if the next lines raise
             session.verdict = self._judge(session)
-        if not session.alive:  # a verdict outlives the use of knowing what was running
+        if not session.alive:  # the flight record is not needed after the verdict
             session.flight_record = None
         return session.verdict
 
     def judge_unfit(self, session: InterpreterSession) -> Verdict:
-        """Judge what made an interpreter unfit; it is about to be replaced."""
+        """Return the verdict on an interpreter that became unfit, and is about to be replaced."""
         since = session.sound_at - CHECK_TAKES
         running = self._running(session)
         recent = self._recent(session, since)
@@ -159,7 +159,7 @@ class Blame:
         return operator in self._circuits or library in self.separation.apart
 
     def is_apart(self, library: str) -> bool:
-        """Return whether a library is kept where it can hurt no other, with one call at a time."""
+        """Return whether a library is isolated from others, with one call at a time."""
         return library in self.separation.apart
 
     @contextmanager
@@ -204,7 +204,7 @@ class Blame:
             retry_after=f"{seconds:.3f}",
         )
 
-    # -- people ---------------------------------------------------------------------------------
+    # -- descriptions ---------------------------------------------------------------------------
 
     def trouble_of(self, library: str, operators: Iterable[str]) -> str:
         """Return a library's recent deaths and their consequences, in words; "" if none."""
@@ -222,7 +222,7 @@ class Blame:
                 parts.append(f"{operator} is refused for {circuit.open_until - now:.0f} s")
         return "; ".join(parts)
 
-    # -- plumbing -------------------------------------------------------------------------------
+    # -- inside ---------------------------------------------------------------------------------
 
     def _circuit_of(self, operator: str) -> CircuitBreaker:
         return self._circuits.setdefault(operator, CircuitBreaker())

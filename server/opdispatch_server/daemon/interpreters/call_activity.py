@@ -25,9 +25,9 @@ from opdispatch_server.metrics.call_table import (
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 MOST_CALLS: Final = 100
-"""How many kinds of calls are listed individually."""
+"""The most series listed individually."""
 MOST_CLIENTS_LISTED: Final = 20
-"""How many of the busiest clients are."""
+"""The most clients listed individually, the busiest ones."""
 
 
 class CallActivity:

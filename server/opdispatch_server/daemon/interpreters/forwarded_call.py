@@ -1,4 +1,4 @@
-"""A client's request on its way to an interpreter."""
+"""Prepare a client's request for forwarding to an interpreter."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from opdispatch_wire.v1 import execution_pb2
 def prepare_call(
     request: execution_pb2.CallRequest, context: CallContext, interpreter: str
 ) -> None:
-    """Write to a request what it tells the interpreter of that name."""
+    """Set the fields of ``request`` that the interpreter reads: limits, deadline, trace."""
     context.write_to(request)
-    request.ClearField("constant_bytes")  # of the message that came
+    request.ClearField("constant_bytes")  # those of the client's message
     if request.traceparent:
         _trace(request, context, interpreter)
-    # Only from here: a client's own word would take the limit off the reply.
+    # Always set here: a client that set it itself would lift the limit on the reply.
     tensors = context.tensors
     request.chunks_reply = tensors is not None and tensors.results_of_any_size
 
 
 def _trace(request: execution_pb2.CallRequest, context: CallContext, interpreter: str) -> None:
-    """Make the span of the call's time in the daemon, in which that of its kernel is."""
+    """Create the span of the call's time in the daemon, the parent of its kernel's span."""
     if trace_context.is_on():
         began = time.time_ns() - context.queued
         about = {"opdispatch.operator": request.operator, "opdispatch.interpreter": interpreter}

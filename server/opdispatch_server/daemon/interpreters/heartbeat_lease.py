@@ -1,7 +1,7 @@
-"""Leases: an interpreter that has missed three heartbeats is busy, or hangs.
+"""Leases: an interpreter that has missed three heartbeats is busy or hangs.
 
-Time in which it could not send any does not count: the daemon was not listening, or other processes
-occupied all cores.
+Time in which it could not send heartbeats does not count: when the daemon was not listening, or
+other processes occupied all cores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from opdispatch_server.daemon.interpreters.starvation import StarvationWatch
 
 MISSED_HEARTBEATS = 3
-# Seconds between checks while a lease is late: how late a hang may be noticed.
+# Checks per heartbeat interval while a lease is late: they bound the delay in noticing a hang.
 LOOKS_PER_HEARTBEAT = 5
 # After so many missed heartbeats a lease is late, and the daemon checks what blocks the
 # interpreter.
@@ -76,7 +76,7 @@ class Lease:
             self.renew()
 
     def look(self) -> None:
-        """Excuse the time since the previous look, if the interpreter could not run in it."""
+        """Exclude the time since the previous look from the silence if the process was starved."""
         step, self._looked = self._clock.now - self._looked, self._clock.now
         if self._starvation is None or not self.is_late:
             return
@@ -99,7 +99,7 @@ class Lease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has been silent for too long."""
+        """Whether the silence has exceeded the limit."""
         return not self._suspensions and self.silence > MISSED_HEARTBEATS * self._heartbeat
 
 

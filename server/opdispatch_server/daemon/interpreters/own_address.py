@@ -16,7 +16,7 @@ _CALLER = Identity("the daemon, or an interpreter of its", Role.WORKER)
 
 
 class OwnAddress(NamedTuple):
-    """How the daemon, and other interpreters of the daemon, call an interpreter."""
+    """The address, credentials and ticket with which an interpreter is called."""
 
     address: str
     credentials: Credentials = NO_CREDENTIALS
@@ -27,7 +27,7 @@ class OwnAddress(NamedTuple):
 def check_own_address(
     hello: pb.Hello, credentials: Credentials, *, is_secured: bool, insecure: bool
 ) -> OwnAddress:
-    """Return the address at which an interpreter says it listens. Raises AddressError.
+    """Return the address in an interpreter's hello. Raises AddressError if it is not permitted.
 
     ``credentials`` are the daemon's, if it has a CA to check certificates against. A daemon that
     ``is_secured`` calls no port that is open to everyone, unless it is ``insecure``.

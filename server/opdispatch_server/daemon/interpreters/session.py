@@ -73,12 +73,11 @@ class InterpreterSession:
         self.pid = hello.pid
         self.process_space = hello.process_space
         self.lease = lease  # None: it sends no heartbeats
-        # The record of its running kernels, if its memory is visible.
+        # The record of its running kernels; None if its memory is not accessible.
         self.flight_record = flight_record
-        # Why it serves no calls at the moment, though it lives: a kernel holds its interpreter
-        # lock.
+        # Why it serves no calls at the moment, though alive: a kernel holds its interpreter lock.
         self.busy = ""
-        # The libraries whose kernels do.
+        # The libraries whose kernels hold the lock.
         self.busy_with: frozenset[str] = frozenset()
         self.busy_operators: frozenset[str] = frozenset()
         # Why it is about to be replaced.
@@ -119,11 +118,11 @@ class InterpreterSession:
         # The last heartbeat, which counts the calls that clients have sent directly.
         self.heartbeat = interpreter_pb2.Heartbeat()
         self.ended = asyncio.Event()
-        # Why it ended, and the cause that the interpreter is given.
+        # The reason and cause of its end, also sent to the interpreter.
         self.why_ended = SessionEnd(name, hello.pid)
         self._cause: Cause | None = None
         self.named: Subject | None = None
-        """The subject on whose account the daemon ended the session, if it did."""
+        """The subject because of which the daemon ended the session, if any."""
         self.silence_at_end = 0.0
         self.cut_off: list[Subject] = []
         """The daemon's calls that had no reply."""
@@ -141,7 +140,7 @@ class InterpreterSession:
         self._outbox: asyncio.Queue[Any] = asyncio.Queue()
         limit = internal_message_limit(max_message_bytes)
         self.own = own_address or OwnAddress(self.address)
-        """How it is called at its own address."""
+        """The address and credentials for calling it."""
         options = channel_options(limit, address=self.address)
         self._channel = self.own.credentials.asyncio_channel(self.address, options)
         self._limit = limit
@@ -344,11 +343,11 @@ class InterpreterSession:
 
     @property
     def reason(self) -> str:
-        """Why it ended, in words."""
+        """The reason of its end, for messages."""
         return self.why_ended.reason
 
     def death(self, what: str = "", **facts: str) -> InterpreterDiedError:
-        """Return the error for what this interpreter was doing, or was to do, when it died."""
+        """Return the error for work that was running in, or meant for, this ended interpreter."""
         return self.why_ended.error(what, **facts)
 
     def end(
@@ -362,9 +361,9 @@ class InterpreterSession:
     ) -> None:
         """End the session: tasks that wait for the interpreter get an error. Idempotent.
 
-        ``cause`` and ``named`` say what is to blame, if the end of the process does not tell.
-        ``come_back`` tells the interpreter that it may connect again; ``hung`` means that it can
-        send nothing any more.
+        ``cause`` and ``named`` are to blame if the end of the process does not tell more.
+        ``come_back`` permits the interpreter to connect again; ``hung`` means that it can no longer
+        send anything.
         """
         if not self.alive:
             return
@@ -412,7 +411,7 @@ class InterpreterSession:
         self.end(f"its process {how}")
 
     def note_unfit(self, problem: str, suspect: str = "") -> None:
-        """Record, once, why it can no longer run kernels, and which operator ran last."""
+        """Record, once, the problem that makes it unfit, and the operator that ran last."""
         if self.alive and not self.unfit:
             self.unfit = problem
             if suspect:
@@ -436,7 +435,7 @@ class InterpreterSession:
         await self._channel.close(grace)
 
     def _lane_ended(self, ended: asyncio.Future[Exception | None]) -> None:
-        """End a session whose lane has ended: it is useless without, and has usually just died."""
+        """End a session whose lane has ended: it can no longer be called, and has usually died."""
         error = ended.result()
         reason = f"its lane of calls ended: {error}" if error else "its lane of calls ended"
         # If its process has ended, a better reason arrives in a moment.

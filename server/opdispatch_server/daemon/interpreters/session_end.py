@@ -1,4 +1,4 @@
-"""Why one interpreter's session ended: all that is kept of it for later errors."""
+"""The reason of a session's end, kept for later errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNEXPLAINED: Final = "its session ended"
 
 
 class SessionEnd:
-    """Why one interpreter's session ended; some of it is found out only afterwards."""
+    """The reason and cause of a session's end; some of it becomes known only afterwards."""
 
     __slots__ = ("by_itself", "interpreter", "pid", "reason")
 
@@ -22,7 +22,7 @@ class SessionEnd:
         self.by_itself = False
 
     def error(self, what: str = "", **facts: str) -> InterpreterDiedError:
-        """Return the error for what the interpreter was doing, or was to do, when it died."""
+        """Return the error for work that was running in, or meant for, the ended interpreter."""
         doing = f" while {what}" if what else ""
         if self.by_itself:
             facts["ended_by"] = "itself"

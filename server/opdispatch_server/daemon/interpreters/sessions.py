@@ -16,7 +16,7 @@ from opdispatch_wire.errors import InterpreterNotFoundError
 LOG = logging.getLogger("opdispatch.interpreters")
 
 ENDED_REMEMBERED = 64
-"""How many ended sessions are remembered."""
+"""The number of ended sessions that are kept."""
 
 SessionEvent = Callable[[InterpreterSession], Awaitable[None]]
 
@@ -30,7 +30,7 @@ class InterpreterSessions:
 
     def __init__(self) -> None:
         self._by_name: dict[str, InterpreterSession] = {}
-        # The live sessions, and the last ended ones: calls ask what became of them.
+        # The live sessions, and the latest ended ones, for errors of their calls.
         self._by_number: OrderedDict[int, InterpreterSession] = OrderedDict()
         self._changes = WakeUp()
         self.on_joined: SessionEvent = _nothing

@@ -1,4 +1,4 @@
-"""Interpreters that have fallen silent: which are busy, and which are lost.
+"""Decide whether an interpreter that sends no heartbeats is busy or lost.
 
 An interpreter sends its heartbeats from its event loop, which cannot run while a kernel or an
 import holds Python's interpreter lock. The flight record says whether something is running. If so,
@@ -47,7 +47,7 @@ class SilentInterpreters:
         self._on_change = on_change
         self._on_busy = on_busy
         self._holders: WeakKeyDictionary[InterpreterSession, LockHolder] = WeakKeyDictionary()
-        # By interpreter, how long it had been silent when nothing was first found running in it.
+        # By interpreter, the silence at which it was first found to run nothing.
         self._idle_from: WeakKeyDictionary[InterpreterSession, float] = WeakKeyDictionary()
 
     def look(self, session: InterpreterSession, silence: float) -> None:

@@ -1,4 +1,4 @@
-"""Whether other processes keep a process of this machine from running."""
+"""Detect that other processes keep a process of this machine from running."""
 
 from __future__ import annotations
 

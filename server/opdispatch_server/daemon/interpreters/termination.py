@@ -1,4 +1,4 @@
-"""How the daemon ends interpreters, and how it interprets the end of a process."""
+"""End interpreters, and interpret the end of their processes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class InterpreterEnds:
         self.stop_process(session)
 
     def judge(self, session: InterpreterSession) -> Verdict:
-        """Return what is to blame for the end of a session.
+        """Return the verdict on the end of a session.
 
-        The supervisor excuses the process if another was.
+        If it blames another, the supervisor does not count the death against the process.
         """
         verdict = self._blame.judge(session)
         if verdict.shares and self._owns_process(session):

@@ -24,7 +24,7 @@ from opdispatch_server.metrics.label_limits import LONGEST_CLIENT, MOST_CLIENTS,
 from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 MOST_PAST_SERIES = 16384
-"""How many series of past interpreters the daemon keeps."""
+"""The most series of past interpreters that the daemon keeps."""
 # Processes that have lost their connection, and may reconnect.
 _MOST_PARTED = 64
 # Processes that have ended, whose counters are still to be added up. Adding needs NumPy, which a

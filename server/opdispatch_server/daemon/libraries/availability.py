@@ -1,4 +1,4 @@
-"""Libraries that have lost their interpreters: waiting for them, as long as that may help."""
+"""Wait for libraries that have lost their interpreters, while another interpreter may come."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ class LibraryAvailability:
 
     def _is_available(self, version: LibraryVersion) -> bool:
         if version.state not in (VersionState.ACTIVE, VersionState.WAITING):
-            return True  # it does not come back
+            return True  # it is not restarted
         return version.is_serving or bool(self.explain_want(version)[0])

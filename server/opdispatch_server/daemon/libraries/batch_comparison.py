@@ -1,4 +1,4 @@
-"""Whether two interpreters registered the same batch, which makes one a replica of the other."""
+"""Check that two interpreters registered the same batch, as replicas must."""
 
 from __future__ import annotations
 

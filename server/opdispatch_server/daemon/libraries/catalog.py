@@ -1,6 +1,6 @@
-"""The catalog of libraries: the versions of each name, and why operators are gone.
+"""The catalog of libraries: the versions of each name, and the reasons why operators are gone.
 
-It makes no decisions.
+It stores state, and makes no decisions.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class DirectRoutes:
         tickets: RouteTickets,
         is_counted: Callable[[Identity], bool],
     ) -> None:
-        """Take ``is_counted``, which says whether the daemon must see an identity's calls."""
+        """Issue no routes to identities for which ``is_counted``: the daemon counts their calls."""
         self._tickets = tickets
         self._is_counted = is_counted
         tickets.on_revoked = lambda token: self.renew([token])

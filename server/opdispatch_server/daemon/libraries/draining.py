@@ -1,4 +1,4 @@
-"""Which interpreters are drained: begun, ended, and remembered by the journal."""
+"""Start and end the draining of interpreters, recorded in the journal."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class InterpreterDraining:
         """Give an interpreter nothing new from now on. Raises InterpreterNotFoundError."""
         async with self._lock:
             session = self._sessions.get_ready(interpreter)
-            # the note for an interpreter that is ending would never be removed
+            # A record for an interpreter that is ending would never be removed.
             if not session.dismissed:
-                # the name of a joined interpreter means nothing once it is gone
+                # The name of a joined interpreter is meaningless after its session: not recorded.
                 if session.supervised:
                     await self._journal.record_drained(interpreter, drained=True)
                 self._placement.start_draining(session)
@@ -67,7 +67,7 @@ class InterpreterDraining:
         return session
 
     async def interpreter_ended(self, name: str) -> None:
-        """Record that an interpreter has ended for good: its name is not drained any more."""
+        """Record that an interpreter has ended for good: its name is no longer drained."""
         async with self._lock:
             if name in self._journal.drained:
                 try:

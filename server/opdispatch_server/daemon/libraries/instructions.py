@@ -1,4 +1,4 @@
-"""Instructions by which every interpreter carries out what the daemon has decided."""
+"""Instructions to interpreters, which carry out publications and other decisions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INSTRUCTION_TIMEOUT = 15.0
 _SECONDS_A_REGISTRATION = 0.001
 
 StopInterpreter = Callable[[InterpreterSession, str, Cause, Subject | None], None]
-"""Ends an interpreter: why, in words and for the policy, and which call is to blame, if known."""
+"""Ends an interpreter, given the reason in words, the cause, and the subject to blame, if known."""
 
 # Seconds between checks whether an interpreter that is waited for has become busy.
 _LOOK_AT_BUSY = 0.2

@@ -1,4 +1,4 @@
-"""How much memory an unload returns to the system."""
+"""Measure the memory that an unload returns to the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIM_TIMEOUT = 1.0
 
 
 class MemoryGivenBack(NamedTuple):
-    """A number of bytes, and how it was measured. Unknown without a measurement."""
+    """The freed bytes, and how they were measured; unknown without a measurement."""
 
     size: int = 0
     measure: registry_pb2.MemoryMeasure = registry_pb2.MEMORY_MEASURE_UNSPECIFIED

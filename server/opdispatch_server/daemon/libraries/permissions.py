@@ -1,4 +1,4 @@
-"""Which versions of libraries an identity may load, replace and remove."""
+"""Check that an identity may load, replace or remove a version of a library."""
 
 from __future__ import annotations
 

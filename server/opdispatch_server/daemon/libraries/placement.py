@@ -1,4 +1,4 @@
-"""Which interpreter a library goes to: ready, not drained, with the device that it needs."""
+"""Choose the interpreter for a library: ready, not drained, with the device that it needs."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class LibraryRegistry:
         message.waiting_for = self._waits.describe(version)
         return message
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     async def find_disagreements(self) -> list[str]:
         """Return how the registrations of interpreters differ from the daemon's, in words."""
@@ -163,7 +163,7 @@ class LibraryRegistry:
         """Wait until the interpreters that listen know of the changes so far."""
         await self._publication.routes.heard()
 
-    # -- what was there before ------------------------------------------------------------------
+    # -- restoring from the journal -------------------------------------------------------------
 
     async def adopt(self) -> None:
         """Adopt the libraries in the journal; they wait for interpreters from now on.
@@ -252,7 +252,7 @@ class LibraryRegistry:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- what happens to interpreters and versions ----------------------------------------------
+    # -- events of interpreters and versions ----------------------------------------------------
 
     async def _interpreter_left(self, session: InterpreterSession) -> None:
         if not self._stopped:
@@ -278,7 +278,7 @@ class LibraryRegistry:
         await self.availability.announce()
         await self._health.library(version.name, serving=False)
 
-    # -- plumbing -------------------------------------------------------------------------------
+    # -- inside ---------------------------------------------------------------------------------
 
     async def _published(self, version: LibraryVersion) -> None:
         self.catalog.forget_gone(version.operators)

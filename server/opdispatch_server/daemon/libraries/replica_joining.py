@@ -1,7 +1,7 @@
-"""Interpreters that come to hold an active version, or cease to: nothing is published by that.
+"""Add and remove interpreters that hold an active version, without a publication.
 
-A replica is staged and committed as a new version is (see publication.py), but its batch is
-compared with the one that is published, and nothing else changes.
+A replica is staged and committed like a new version (see publication.py), but its batch is compared
+with the published one, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 
 
 class ReplicaJoining:
-    """Lets interpreters hold versions that are published. Belongs to the event loop.
+    """Adds replicas of published versions. For use in the event loop only.
 
     ``order`` is the publication's: while it is held, no other code posts publications.
     """

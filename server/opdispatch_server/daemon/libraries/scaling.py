@@ -1,4 +1,4 @@
-"""Keeps each library in the wanted number of interpreters, also after deaths."""
+"""Keep each library in the wanted number of interpreters, also after deaths."""
 
 from __future__ import annotations
 

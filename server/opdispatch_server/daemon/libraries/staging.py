@@ -25,7 +25,7 @@ from opdispatch_wire.v1 import interpreter_pb2 as pb
 class LibraryStaging:
     """Stages versions: imports them before publication. For use in the event loop only.
 
-    ``judge`` says why an interpreter ended.
+    ``judge`` returns the verdict on an interpreter's end.
     """
 
     def __init__(

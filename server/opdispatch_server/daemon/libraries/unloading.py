@@ -1,4 +1,4 @@
-"""Unloading of one version of a library, or all: which version is active then."""
+"""Unload one version of a library, or all, and activate the version below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a library waits, in words: for listings, and for callers of ``scale``."""
+"""Describe what a library waits for, in listings and to callers of ``scale``."""
 
 from __future__ import annotations
 

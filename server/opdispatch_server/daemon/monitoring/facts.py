@@ -54,7 +54,7 @@ class Facts(NamedTuple):
     changes: Mapping[str, int]
     calls: CallTable
     refusals: Mapping[str, int]
-    """Calls that the daemon itself refused or failed, by error."""
+    """Calls that ended with an error raised by the daemon, by error class."""
     clients: Mapping[str, int]
     """The number of calls that each client has sent."""
     library_metrics: Mapping[str, Sequence[interpreter_pb2.LibraryMetric]]

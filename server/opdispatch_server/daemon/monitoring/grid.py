@@ -14,10 +14,10 @@ from opdispatch_server.daemon.servicers.registry_view import RegistryView
 from opdispatch_wire.v1 import registry_pb2 as pb
 
 MOST_CELLS: Final = 200
-"""How many operators one request may ask for."""
+"""The most operators of one request for cells."""
 
 FIRST_CELLS: Final = 40
-"""How many operators have their cells in the first reply."""
+"""The number of operators whose cells the first reply contains."""
 
 ALWAYS: Final = (
     "CPU",
@@ -41,7 +41,7 @@ ORIGINS: Final = {
     "backend fallback": "fallback",
     "ambiguous autogradother": "ambiguous",
 }
-"""Where the kernel of a cell comes from, by the reason that the dispatch table gives."""
+"""The origin of a cell's kernel, by the reason in the dispatch table."""
 
 
 class OperatorGrid:
@@ -51,7 +51,7 @@ class OperatorGrid:
         self._view = view
 
     def since(self, log: OperatorLog, epoch: int | None) -> dict[str, Any]:
-        """Return the rows that have changed since an epoch, or all if that is too long ago."""
+        """Return the rows changed since ``epoch``; all if it is None or no longer remembered."""
         found = log.since(epoch)
         names = [each.name for each in found.changed]
         # A page shows the first rows at once; it requests others as they become visible.

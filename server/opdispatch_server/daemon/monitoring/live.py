@@ -13,7 +13,7 @@ from opdispatch_server.daemon.servicers.registry_feed import RegistrySnapshot
 SILENCE = 15.0
 MOST_PAGES = 256
 UNANSWERED = 5.0
-"""Seconds without a reading of the registry after which pages say so."""
+"""Seconds without a reading of the registry after which pages show an error."""
 
 
 class LiveEvents:

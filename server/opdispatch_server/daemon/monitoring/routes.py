@@ -53,9 +53,9 @@ _CHALLENGE = {"www-authenticate": 'Basic realm="opdispatch", charset="UTF-8"'}
 
 
 class IdentityCheck:
-    """The one place that decides who may read.
+    """The ASGI middleware that authenticates all requests except probes.
 
-    Everything behind it only reads, except calls: see Note [Calls from a page].
+    The routes behind it are read-only, except calls: see Note [Calls from a page].
     """
 
     def __init__(self, app: ASGIApp, identify: Identify) -> None:

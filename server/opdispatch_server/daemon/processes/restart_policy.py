@@ -1,4 +1,4 @@
-"""Whether and when an interpreter's process is restarted: pauses that double, then quarantine."""
+"""Decide whether and when to restart an interpreter: pauses that double, then quarantine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEALTHY_AFTER = 3.0
 
 
 class WorkerEnd(NamedTuple):
-    """How one process ended: in words, when, and its exit status, or None if it never started."""
+    """The end of a process: its description, time and exit status, None if it never started."""
 
     how: str
     at: float

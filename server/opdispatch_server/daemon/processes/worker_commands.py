@@ -16,7 +16,7 @@ from opdispatch_server.serving.run_folder import RunFolder
 
 
 class InterpreterEntry(NamedTuple):
-    """The ways in which a process becomes an interpreter.
+    """The entry points of interpreter processes.
 
     The daemon's Python runs ``module``; the Python of another environment, which need not have
     opdispatch installed, runs ``bootstrap``; and ``template``, if there is one, forks.

@@ -1,4 +1,4 @@
-"""How many interpreters a daemon starts, and which devices they use."""
+"""Parse the number of interpreters that a daemon starts, and their devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's answers to clients and interpreters: thin adapters from requests to replies.
+"""The daemon's gRPC servicers and local lanes: thin adapters from requests to replies.
 
 execution, registry, interpreters   one for each gRPC service of the wire contract
 local_lanes                         calls by clients and by kernels, over local lanes

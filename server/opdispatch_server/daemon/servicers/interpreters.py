@@ -1,4 +1,4 @@
-"""``opdispatch.v1.InterpreterService``: how interpreters' sessions begin and end."""
+"""``opdispatch.v1.InterpreterService``: begin and end the sessions of interpreters."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from opdispatch_wire.v1 import interpreter_pb2_grpc
 NAME_WAIT = 5.0
 ENDING_WAIT = 0.5
 SUPERVISOR_WAIT = 0.03
-# How long it may take to tell an interpreter why its session ends: it would take silence for a
-# daemon that has vanished, and look for it.
+# Seconds for sending an interpreter the reason of its session's end. Without it, the interpreter
+# assumes that the daemon has vanished, and looks for it.
 GOODBYE_WAIT = 1.0
 FETCH_BYTES = 32 * 1024**2
 """The most of an upload that one stream carries: gRPC may buffer all of it for a slow reader."""
@@ -121,7 +121,7 @@ class InterpreterServicer(interpreter_pb2_grpc.InterpreterServiceServicer):
         self._slow_call = slow_call
         self._tracing = tracing
         self._endings: set[asyncio.Task[None]] = set()
-        # The tasks that serve a session, until its interpreter has been told of its end.
+        # The tasks that serve a session, until its interpreter has been sent the reason of its end.
         self._handlers: dict[asyncio.Task[Any], InterpreterSession] = {}
         self._is_stopping = False
 

@@ -23,7 +23,7 @@ CHUNK_PATIENCE = 10.0
 """Seconds without a chunk after which an upload counts as broken off; another can resume it."""
 WAITING_SAID_EVERY = 1.0
 PROGRESS_BYTES = 4 * 1024**2
-"""How many bytes arrive between two replies."""
+"""Bytes received between two replies."""
 
 
 class LibraryUploads:

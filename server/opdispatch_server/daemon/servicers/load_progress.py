@@ -1,4 +1,4 @@
-"""Turns work that reports its steps into a stream of them."""
+"""Convert work that reports its steps to an asynchronous generator of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS_QUEUED = 1000
 async def in_steps(
     work: Callable[[Callable[[str], None]], Awaitable[T]],
 ) -> AsyncGenerator[str | T, None]:
-    """Yield what ``work`` reports, as it does, and then what it returns; raise what it raises.
+    """Yield the reports of ``work`` as they come, then its result; raise its error.
 
     Closing the generator cancels the work.
     """

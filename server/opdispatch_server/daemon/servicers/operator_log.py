@@ -27,9 +27,9 @@ class OperatorChanges(NamedTuple):
 
 
 class OperatorLog:
-    """Remembers the operators as of one epoch. Any thread may call it: ``_lock`` guards everything.
+    """Keeps the operators as of one epoch. Any thread may call it: ``_lock`` guards everything.
 
-    When the epoch changes, an operator that has not costs one comparison of two objects.
+    On a new epoch, an unchanged operator costs one comparison of two objects.
     """
 
     def __init__(self, read: Callable[[Mapping[str, OperatorRow]], dict[str, OperatorRow]]) -> None:

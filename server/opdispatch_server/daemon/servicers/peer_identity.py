@@ -1,4 +1,4 @@
-"""The identity of a caller, in words: for listings and logs."""
+"""Describe the identity of a caller, for listings and logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 100
 
 
 def who_asks(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return the token's owner; else ``USER@HOST`` as the client says, else its address.
+    """Return the token's owner; else ``USER@HOST`` from the client's metadata, else its address.
 
     Only the daemon's own user can connect to its unix socket.
     """

@@ -54,8 +54,8 @@ class RegistrationWaiters:
                     ``publication``; so no publication falls between them;
                 I2  whatever a publication may have brought is in ``_unseen`` from then until
                     the task ``_looking`` has looked, and that task runs while there is any.
-    Cost        a publication looks up which of its operators are awaited; each of these is looked
-                at once, however many wait for it. A waiter does nothing while it waits.
+    Cost        a publication looks up which of its operators are awaited, and each of these is
+                checked once, however many clients wait for it. A waiting client costs no time.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``opdispatch.v1.RegistryService``: decodes requests, asks the registry or its view, encodes."""
+"""``opdispatch.v1.RegistryService``: the adapter of the registry and its view."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class DaemonFacts(NamedTuple):
-    """The facts that a daemon reports of itself."""
+    """The version, limits and settings that ``GetServerInfo`` reports."""
 
     version: str
     max_message_bytes: int

@@ -59,8 +59,8 @@ class RegistryFeed:
     Guards      ``publication`` is held during a snapshot: operators, libraries and epoch agree.
     Invariants  I1  ``_looking`` runs while there are watchers;
                 I2  ``_next`` is resolved after each look, and replaced.
-    Cost        a watcher has no queue: one that comes back late compares what it was sent last
-                with the present. Each look is made once, however many watch.
+    Cost        a watcher has no queue: a slow one compares the last snapshot that it was sent with
+                the current one. Each snapshot is taken once, however many watch.
     """
 
     def __init__(

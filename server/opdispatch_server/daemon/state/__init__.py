@@ -1,6 +1,6 @@
-"""The state that outlives a daemon: its folder, and the journal in it.
+"""The persistent state of a daemon: its folder, and the journal in it.
 
-folder          which process owns the folder, and the paths in it
+folder          the ownership of the folder, and the paths in it
 journal         every change of the registry, on disk before it is visible
 journal_database  the SQLite database, checked whole whenever it is opened
 journal_format  its tables, the number of its format, the migrations from older ones

@@ -1,4 +1,4 @@
-"""A daemon's state folder: which process owns it, and the paths in it.
+"""A daemon's state folder: its lock, and the paths in it.
 
 libraries/              uploads by their SHA-256 (library_store.py)
 unpacked/               their files, for interpreters (unpacked_libraries.py)
@@ -70,7 +70,7 @@ class StateFolder:
         return self.path / _JOURNAL
 
     def tell_take_over_socket(self, path: Path) -> None:
-        """Write into the lock file the socket at which this daemon can be asked for the folder."""
+        """Write the path of this daemon's take-over socket into the lock file."""
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, os.fsencode(path), 0)
 
@@ -132,10 +132,7 @@ class StateFolder:
 
 
 def read_take_over_socket(state: Path) -> Path | None:
-    """Return the socket at which the daemon that uses ``state``, or the last one, listens.
-
-    None if there was no daemon.
-    """
+    """Return the take-over socket of the current or last daemon of ``state``; None if none."""
     try:
         path = (state / _LOCK).read_bytes()
     except OSError:
@@ -144,7 +141,7 @@ def read_take_over_socket(state: Path) -> Path | None:
 
 
 def check_unused(state: Path) -> None:
-    """Raise JournalError if a process uses ``state`` that cannot be asked to give it up."""
+    """Raise JournalError if a process without a take-over socket uses ``state``."""
     try:
         lock = open_lock_file(state / _LOCK, create=False)
     except OSError:

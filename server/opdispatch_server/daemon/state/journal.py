@@ -113,7 +113,7 @@ class Journal:
         await self._write("drain" if drained else "undo drain", interpreter, change)
 
     async def release(self) -> None:
-        """Give up the folder once everything is written: changes are refused until ``reopen``."""
+        """Unlock the folder once everything is written, and refuse changes until ``reopen``."""
         await asyncio.get_running_loop().run_in_executor(self._writer, self._close_files)
 
     async def reopen(self) -> None:
@@ -125,7 +125,7 @@ class Journal:
         await asyncio.get_running_loop().run_in_executor(self._writer, self._reopen)
 
     def tell_take_over_socket(self, path: Path) -> None:
-        """Write into the folder the socket at which its daemon can be asked for it."""
+        """Write the path of this daemon's take-over socket into the folder."""
         if self._folder is not None:
             self._folder.tell_take_over_socket(path)
 
@@ -150,7 +150,7 @@ class Journal:
         self._folder, self._file = folder, file
 
     async def close(self) -> None:
-        """Wait until pending changes are written, then give up the folder. Idempotent."""
+        """Wait until pending changes are written, then unlock the folder. Idempotent."""
         file, self._file = self._file, None
         await asyncio.to_thread(self._writer.shutdown)
         if file is not None:

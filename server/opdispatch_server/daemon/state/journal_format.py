@@ -36,7 +36,7 @@ COMMIT;
 """
 
 _MIGRATIONS: Mapping[int, str] = {}
-"""By format, the statements that make it the next one."""
+"""The statements that migrate each format to the next one."""
 
 
 def check_format(database: sqlite3.Connection, path: Path, *, migrate: bool) -> None:

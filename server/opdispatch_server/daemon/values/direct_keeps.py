@@ -1,4 +1,4 @@
-"""The values kept by direct calls, of which the daemon learns only when it asks.
+"""The values kept by direct calls, which interpreters report to the daemon on request.
 
 See Note [Values kept without the daemon] in ``worker.values.direct_keeps``.
 """
@@ -20,7 +20,7 @@ from opdispatch_wire.v1 import execution_pb2, interpreter_pb2, remote_pb2
 # The arguments of a longer request are searched in a thread, to keep the event loop responsive.
 _MOST_BYTES: Final = 64 * 1024
 _HEARING: Final = 0.2
-"""How long to wait, in seconds, for interpreters that do not answer, where that is not vital."""
+"""Seconds to wait for interpreters' answers where a missing one does no harm."""
 MOST_PENDING: Final = 1024
 """Values of a client that wait for their release in one interpreter, before its stream waits."""
 

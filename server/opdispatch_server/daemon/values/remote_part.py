@@ -52,14 +52,14 @@ class RemotePart:
         return self._keep is None and not self.values
 
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool) -> HeldValue:
-        """Return one of the call's arguments. Raises RemoteValueGoneError."""
+        """Return the value of one of the call's arguments. Raises RemoteValueGoneError."""
         value = self._table.find(message, at)
         self.values[value] = None
         self._messages.append((message, value))
         return value
 
     async def check_room(self, nbytes: int) -> None:
-        """Raise RemoteLimitError if so many bytes cannot be kept, whatever was granted."""
+        """Raise RemoteLimitError if ``nbytes`` cannot be kept; recall grants first if necessary."""
         holder = self._holder
         if holder is None:
             return

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from opdispatch_server.daemon.interpreters.session_end import SessionEnd
 
 MAX_HOLDERS = 10_000
-"""How many clients may hold values at a time."""
+"""The most clients that hold values at a time."""
 
 
 class HeldValue:
@@ -200,10 +200,10 @@ class RemoteValueTable:
     # -- values ---------------------------------------------------------------------------------
 
     def find(self, message: values_pb2.RemoteTensor, at: str, writable: bool = False) -> HeldValue:
-        """Return the value that a client names. Raises RemoteValueGoneError.
+        """Return the value that a client names. Raises RemoteValueGoneError if it is gone.
 
-        Changes nothing, and may be called in another thread, for a call that is examined there: the
-        value may be gone when the event loop continues, as after any await.
+        Changes nothing. It may be called in another thread that examines a call; as after any
+        await, the value may be gone when the event loop continues.
         """
         holder = self.find_holder(message.session)
         value = holder.values.get(message.id) if holder is not None else None
@@ -244,9 +244,9 @@ class RemoteValueTable:
         return before + values <= self.limits.values and held + nbytes <= self.limits.bytes
 
     def grant_at(self, holder: ValueHolder, home: InterpreterSession) -> Grant | None:
-        """Return what direct calls may keep in an interpreter; nothing at first.
+        """Return the grant for direct calls in an interpreter, empty at first.
 
-        None: the client or the interpreter has gone.
+        Return None if the client or the interpreter is gone.
         """
         if not holder.is_open or not home.alive:
             return None
@@ -340,7 +340,7 @@ class RemoteValueTable:
             self.release(value.holder, (value.number,))
 
     def has_moved(self, value: HeldValue, home: InterpreterSession, place: int) -> None:
-        """Record that a value is in another interpreter now, and release it in the previous one."""
+        """Record that ``home`` now has the value, and release it in the previous interpreter."""
         holder = value.holder
         if not holder.is_open or holder.values.get(value.number) is not value:
             self.has_not_moved(value, home, place)  # its client has gone meanwhile
