@@ -155,7 +155,7 @@ class Endpoint:
         kind = "stream of calls" if self.lane == "stream" else "local lane"
         return DaemonUnavailableError(
             f"there is no {kind} to the daemon at {self.address}: {why}",
-            hint='leave `lane` out, or say "grpc"',
+            hint='omit `lane`, or use "grpc"',
             address=self.address,
         )
 

@@ -101,7 +101,7 @@ class LibraryUpload:
                     return
                 attempt.begin(reply.received)
             raise WireError(
-                f"$: the daemon has ended the upload of {self._what} before it was whole"
+                f"$: the daemon has ended the upload of {self._what} before it was complete"
             )
         except grpc.RpcError as error:
             if attempt.failure is not None:

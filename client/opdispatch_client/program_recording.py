@@ -65,15 +65,15 @@ class Placeholder:
     def __getitem__(self, item: object) -> Placeholder:
         if not isinstance(item, int) or item < 0:
             raise ArgumentError(
-                f"{self!r} has no item {item!r}: what it will be is not known yet; expected a "
-                "place, counted from 0, in a list or in what an operator returns"
+                f"{self!r} has no item {item!r}: its value is unknown until the program has run; "
+                "expected an index from 0 into a list or the returns of an operator"
             )
         return Placeholder(self.recording, self._source, self._number, (*self._items, item))
 
     def __iter__(self) -> NoReturn:
         raise ArgumentError(
-            f"{self!r} cannot be unpacked: how much it will be is not known yet",
-            hint="take its items by their places: result[0], result[1]",
+            f"{self!r} cannot be unpacked: its length is unknown until the program has run",
+            hint="take its items by index: result[0], result[1]",
         )
 
     def __bool__(self) -> NoReturn:
@@ -83,8 +83,8 @@ class Placeholder:
         """Raise ArgumentError: the devices where the program will run are unknown yet."""
         raise ArgumentError(
             f"{self!r} cannot be moved to {device!r} within a program",
-            hint="move what is there with RemoteTensor.to() before, and let the program return the "
-            "rest; or call array::astype, whose `device` is one of the program's interpreter",
+            hint="move inputs before the program, and outputs after it, with RemoteTensor.to(); or "
+            "call array::astype, whose `device` is one of the program's interpreter",
         )
 
     def to_device(self, device: str, /, *, stream: Any = None) -> NoReturn:
@@ -130,8 +130,8 @@ class Recording:
         if not is_same and modes_of_task() != self._modes:
             raise ArgumentError(
                 f"{operator} was called in a block, such as no_grad or autocast, within a program, "
-                "which has no blocks",
-                hint="have the block around the whole of the program",
+                "which cannot record blocks",
+                hint="put the block around the whole program",
             )
         number = len(self.message.steps)
         if number >= MAX_STEPS:

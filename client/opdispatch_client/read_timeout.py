@@ -63,4 +63,4 @@ async def read_within_async(call: Any, what: str, timeout: float | None) -> Asyn
 
 
 def _silence(what: str, timeout: float | None) -> DeadlineExceededError:
-    return DeadlineExceededError(f"the daemon said nothing about {what} for {timeout:g} s")
+    return DeadlineExceededError(f"the daemon sent no message about {what} for {timeout:g} s")

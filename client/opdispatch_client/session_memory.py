@@ -69,7 +69,7 @@ class SessionMemory:
         if any(extent < 0 for extent in whole):
             raise ValueError(f"shape is {shape}; a dimension is never negative")
         if math.prod(extent or 1 for extent in whole) * element.itemsize > sys.maxsize:
-            raise WireError(f"shape is {shape}, of more bytes than any memory has")
+            raise WireError(f"shape is {shape}, which exceeds the address space")
         if self.share is None:
             return np.empty(whole, element)
         self._on_use()
@@ -121,7 +121,7 @@ def _as_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         return np.dtype(dtype)
     except (TypeError, ValueError) as error:  # also for a string that is not UTF-8
-        raise ArgumentError(f"dtype is {reprlib.repr(dtype)}, which is none: {error}") from None
+        raise ArgumentError(f"dtype is {reprlib.repr(dtype)}; expected a dtype: {error}") from None
 
 
 def _as_shape(shape: Shape) -> tuple[int, ...]:

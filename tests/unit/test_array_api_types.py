@@ -65,7 +65,7 @@ def test_arrays_out_of_other_objects():
     for obj, dtype in (([1, 2], None), (xp.ones(2), xp.int8)):
         with pytest.raises(ValueError, match=r"must (copy|be copied)"):
             xp.asarray(obj, dtype=dtype, copy=False)
-    with pytest.raises(ArgumentError, match="from_dlpack takes what has __dlpack__"):
+    with pytest.raises(ArgumentError, match="from_dlpack requires an object with __dlpack__"):
         xp.from_dlpack([1])
 
 

@@ -345,7 +345,9 @@ def test_registrations_take_the_definition_its_name_and_the_operator(scale):
         np.testing.assert_array_equal(scale(X), X + 5)
     np.testing.assert_array_equal(scale(X), X)
     for register in (register_fake, register_torch_dispatch, register_vmap):
-        with pytest.raises(SchemaError, match="an operator, its name or what custom_op"):
+        with pytest.raises(
+            SchemaError, match="expected an operator, its name or the result of custom_op"
+        ):
             register(5, *((Tensor,) if register is register_torch_dispatch else ()), len)
 
 

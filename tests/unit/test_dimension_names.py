@@ -81,8 +81,8 @@ def test_names_are_changed_as_pytorch_did(named):
         (("1", "B"), {}, "is an identifier or None, not '1'"),
         ((3, "B"), {}, "is an identifier or None, not 3"),
         ((..., ...), {}, "one ellipsis"),
-        ((), {"X": "Y"}, "to rename 'X', not in"),
-        (("A", "B"), {"N": "A"}, "and not both"),
+        ((), {"X": "Y"}, "was given 'X', which is not among"),
+        (("A", "B"), {"N": "A"}, "not both"),
     ],
 )
 def test_names_that_cannot_be(named, names, renamed, words):

@@ -219,7 +219,7 @@ def test_one_mode_in_several_threads(double, notes):
 
 
 def test_a_mode_of_another_key_is_refused():
-    with pytest.raises(ArgumentError, match="at the key Python, or at PreDispatch, not at Tracer"):
+    with pytest.raises(ArgumentError, match="must be Python or PreDispatch, not Tracer"):
         TorchDispatchMode(K.Tracer)
 
 

@@ -42,7 +42,7 @@ def test_a_kernel_that_needs_a_size_says_so(lib):
         with pytest.raises(DataDependentOutputError, match=r"faked::places returns dep.*fake ten"):
             ops.faked.places(fake)
         bounds |= {"min": -1}
-        with pytest.raises(ArgumentError, match="between -1 and None was asked for"):
+        with pytest.raises(ArgumentError, match="min=-1 and max=None"):
             ops.faked.places(fake)
         assert get_ctx() is None
     with pytest.raises(DataDependentOutputError, match=r"faked::places.*tensors on meta have none"):
@@ -65,7 +65,7 @@ def test_a_kernel_is_for_an_operator_that_is_defined(lib):
 def test_an_operator_that_is_what_it_calls_needs_none(lib):
     lib.define("twice(Tensor x) -> Tensor")
     lib.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
-    with pytest.raises(RegistrationError, match=r"faked::twice has a kernel for CompositeImplicit"):
+    with pytest.raises(RegistrationError, match=r"faked::twice has a CompositeImplicit"):
         register_fake("faked::twice", lambda x: x, lib=lib)
     assert ops.faked.twice(X.to("meta")).shape == (3,)
 

@@ -70,9 +70,9 @@ def test_an_impl_library_adds_kernels_only(library, lib, dispatcher):
         (("t", "OTHER"), "a library's kind is 'DEF', 'IMPL' or 'FRAGMENT', not 'OTHER'"),
         (("prim", "DEF"), "the namespace 'prim' is reserved"),
         (("prim", "FRAGMENT"), "the namespace 'prim' is reserved"),
-        (("not a name", "DEF"), "a namespace is an identifier, and 'not a name' is none"),
-        (("", "DEF"), "a namespace is an identifier, and '' is none"),
-        (("ünicode", "DEF"), "a namespace is an identifier, and 'ünicode' is none"),
+        (("not a name", "DEF"), "a namespace must be an ASCII identifier, not 'not a name'"),
+        (("", "DEF"), "a namespace must be an ASCII identifier, not ''"),
+        (("ünicode", "DEF"), "a namespace must be an ASCII identifier, not 'ünicode'"),
         (("_", "DEF"), "a library of the namespace '_' can only be of kind IMPL"),
         (("_", "FRAGMENT"), "a library of the namespace '_' can only be of kind IMPL"),
         (

@@ -156,7 +156,7 @@ def test_a_result_is_checked(lib):
 
 @pytest.mark.parametrize("cls", [int, 3, Noting()])
 def test_rule_for_an_unrelated_class_is_refused(lib, cls):
-    with pytest.raises(KernelTypeError, match="is for a class of modes or of tensors"):
+    with pytest.raises(KernelTypeError, match="requires a class of modes or tensors"):
         register_torch_dispatch("ruled::f", cls, answer, lib=lib)
 
 

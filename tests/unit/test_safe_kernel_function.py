@@ -138,7 +138,7 @@ def test_a_fallback_is_gone_with_its_library(lib):
         ("kernels::scale", "CUDA", NoKernelError, "has no kernel for arguments from the CUDA"),
         ("kernels::scale", "Undefined", NoKernelError, "without tensor arguments"),
         ("kernels::scale", "Autograd", DispatchKeyError, "Autograd is an alias"),
-        ("kernels::scale", "Dense", DispatchKeyError, "a part of keys"),
+        ("kernels::scale", "Dense", DispatchKeyError, "a functionality"),
         ("kernels::scale", "Nothing", DispatchKeyError, "no dispatch key"),
         (3, "CPU", ArgumentError, "takes an operator or its name, not 3"),
     ],

@@ -91,7 +91,7 @@ def test_a_copy_is_made_when_one_is_asked_for(array):
 
 
 def test_numpy_gets_no_elements_of_a_tensor_without_any():
-    with pytest.raises(DeviceError, match="no array for a tensor on 'meta'"):
+    with pytest.raises(DeviceError, match="a tensor on 'meta' cannot be converted to"):
         np.asarray(Tensor(MetaArray((2,), "float32")))
 
 
@@ -100,14 +100,14 @@ def test_numpy_gives_the_array_that_the_tensor_shares(array):
     assert Tensor(array).cpu().numpy() is array
     complex_numbers = Tensor(np.array([1 + 2j]))
     assert complex_numbers.conj().numpy().tolist() == [1 - 2j]
-    with pytest.raises(DeviceError, match="no array for a tensor on 'meta'"):
+    with pytest.raises(DeviceError, match="a tensor on 'meta' cannot be converted to"):
         Tensor(MetaArray((2,), "float32")).numpy()
 
 
 def test_numpy_takes_no_tensor_off_the_way_of_its_gradients(array):
     tensor = Tensor(array, requires_grad=True)
     for attached in (tensor, tensor * 2):
-        with pytest.raises(AutogradError, match=r"requires gradients would leave.*detach"):
+        with pytest.raises(AutogradError, match=r"requires gradients cannot be converted.*detach"):
             attached.numpy()
     assert tensor.detach().cpu().numpy() is array
     assert (tensor * 2).numpy(force=True).tolist() == (array * 2).tolist()

@@ -42,7 +42,7 @@ def x():
     ],
 )
 def test_an_array_of_what_is_recorded_would_lose_its_history(x, call):
-    with pytest.raises(AutogradError, match=r"leave no history.*tensor\.detach\(\)"):
+    with pytest.raises(AutogradError, match=r"autograd would not record.*tensor\.detach\(\)"):
         call(x)
     call(x.detach())
     with no_grad():
@@ -52,7 +52,7 @@ def test_an_array_of_what_is_recorded_would_lose_its_history(x, call):
 @pytest.mark.parametrize("call", [np.from_dlpack, xp.from_dlpack], ids=["numpy", "ours"])
 def test_nor_is_it_given_by_dlpack(x, call):
     for each in (x, x * 2):
-        with pytest.raises(BufferError, match=r"leave no history.*tensor\.detach\(\)"):
+        with pytest.raises(BufferError, match=r"autograd would not record.*tensor\.detach\(\)"):
             call(each)
         with no_grad():
             np.testing.assert_array_equal(call(each), each.detach())
@@ -85,7 +85,7 @@ def test_a_kernel_below_autograd_may_use_numpy(x, function):
         with pytest.raises(AutogradError, match="of_numpy::unknown has no derivative"):
             xp.sum(unknown).backward()
         lib.impl("composite", function, "CompositeImplicitAutograd")
-        with pytest.raises(AutogradError, match=r"leaves? no history"):
+        with pytest.raises(AutogradError, match=r"autograd (would not|cannot) record"):
             ops.of_numpy.composite(x)
 
 
@@ -110,7 +110,9 @@ def there():
     ],
 )
 def test_numpys_functions_do_not_take_what_is_elsewhere_for_a_number(there, call):
-    with pytest.raises(DeviceError, match=r"NumPy has no array for a tensor on 'privateuseone:1'"):
+    with pytest.raises(
+        DeviceError, match=r"a tensor on 'privateuseone:1' cannot be converted to a NumPy array"
+    ):
         call(there)
     sparse = Tensor(X).to_sparse()
     with pytest.raises(ArgumentError, match=r"use to_dense\(\)"):

@@ -245,5 +245,7 @@ def test_arrays_around_an_ellipsis_that_is_none_mean_the_same_to_functionalize_a
 def test_a_mask_without_dimensions_or_of_other_extents_is_refused_there():
     with pytest.raises(IndexError, match=r"a mask of shape \[5\] does not fit .* extents \[4\]"):
         Tensor(elements())[:, np.zeros(5, bool), ..., 1]
-    with pytest.raises(IndexError, match="a mask without dimensions cannot be beside an ellipsis"):
+    with pytest.raises(
+        IndexError, match="a zero-dimensional mask cannot be combined with an ellipsis"
+    ):
         Tensor(elements())[:, ROWS, ..., 0, True]

@@ -92,7 +92,7 @@ def test_an_empty_batch():
         (lambda: vmap(lambda a: a, in_dims=-3)(X), r"in_dims=-3 for a tensor of shape \[3, 2\]"),
         (lambda: vmap(lambda a, b: a)(X, 1.0), "float, which is not a tensor .*use in_dims=None"),
         (lambda: vmap(lambda a: (a, 3))(X), r"this one returned \(Tensor, int\)"),
-        (lambda: vmap(lambda a: a, out_dims=None)(X), "out_dims=None for a result"),
+        (lambda: vmap(lambda a: a, out_dims=None)(X), "out_dims=None for a batched result"),
         (lambda: vmap(lambda a: a, out_dims=(0, 0))(X), "out_dims that do not fit"),
         (lambda: vmap(lambda a: a, out_dims=2)(X), "out_dims=2 for a result of 2 dimensions"),
         (lambda: vmap(lambda a: a, randomness="none"), "randomness='none'; expected 'error'"),

@@ -20,8 +20,9 @@ class AsyncRemoteTensor(AsyncTensorTransfers):
 
     def _refuse(self, *args: Any, **options: Any) -> NoReturn:
         raise ArgumentError(
-            "the elements of an AsyncRemoteTensor are elsewhere, and nothing here waits for them",
-            hint="calculate with what `await tensor.numpy()` gives, or call operators with it",
+            "the elements of an AsyncRemoteTensor are in another process, and this operation "
+            "cannot await them",
+            hint="use the result of `await tensor.numpy()`, or call operators with the tensor",
         )
 
     def _calculate(self, other: object) -> Any:

@@ -83,7 +83,7 @@ class RemoteTensor(TensorTransfers, TensorOperators):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError("the elements of a remote tensor are elsewhere: they are a copy")
+            raise ValueError("the elements of a remote tensor are in another process: copy them")
         if self._facts.layout:
             raise ArgumentError(
                 f"a {self._facts.layout} tensor is not a dense array", hint="get it with numpy()"
@@ -93,7 +93,7 @@ class RemoteTensor(TensorTransfers, TensorOperators):
 
     def __dlpack__(self, **options: Any) -> Any:
         if options.get("copy") is False:
-            raise BufferError("the elements of a remote tensor are elsewhere: they are a copy")
+            raise BufferError("the elements of a remote tensor are in another process: copy them")
         return give_by_dlpack(self.__array__(), **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -82,12 +82,12 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     """
     if not hasattr(x, "__dlpack__"):
         raise ArgumentError(
-            f"from_dlpack takes what has __dlpack__, and {type(x).__name__} has not"
+            f"from_dlpack requires an object with __dlpack__, not {type(x).__name__}"
         )
     if isinstance(x, Tensor):
         refuse_recorded(x)
     elif copy is False and isinstance(x, TensorOperators):
-        raise BufferError("the elements of a remote tensor are elsewhere: they are a copy")
+        raise BufferError("the elements of a remote tensor are in another process: copy them")
     try:
         array = x.array if isinstance(x, Tensor) else arrays.adopt(x)
     except DeviceError as error:
@@ -104,7 +104,7 @@ def _of_array(tensor: Tensor, dtype: Any, device: str | None, copy: bool | None)
     wanted = _wanted(moved.dtype, dtype)
     is_new = moved is not tensor
     if copy is False and (is_new or wanted != moved.dtype):
-        raise ValueError("the elements must be copied: the device or the type is another one")
+        raise ValueError("the elements must be copied, since the device or the dtype differs")
     if wanted != moved.dtype:
         result: Tensor = OPERATORS.astype.default(moved, wanted)
         return result
@@ -141,7 +141,7 @@ def _of_remote(tensor: Any, dtype: Any, device: str | None, copy: bool | None) -
     wanted = _wanted(moved.dtype, dtype)
     is_new = moved is not tensor
     if copy is False and (is_new or wanted != moved.dtype):
-        raise ValueError("asarray must copy the elements: the device or the type is another one")
+        raise ValueError("asarray must copy the elements, since the device or the dtype differs")
     if wanted == moved.dtype and (is_new or not copy):
         return moved
     return OPERATORS.astype.default(moved, wanted)

@@ -79,7 +79,7 @@ def finfo(type: Any, /) -> FloatInfo:
         info = _ML_DTYPES.finfo(dtype)
     except ValueError as error:
         raise ArgumentError(
-            f"finfo is asked about types of floating-point numbers, not {dtype}"
+            f"finfo requires a floating-point or complex dtype, not {dtype}"
         ) from error
     return FloatInfo(
         bits=int(info.bits),
@@ -97,7 +97,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
     try:
         info = _ML_DTYPES.iinfo(dtype)
     except ValueError as error:
-        raise ArgumentError(f"iinfo is asked about types of integers, not {dtype}") from error
+        raise ArgumentError(f"iinfo requires an integer dtype, not {dtype}") from error
     return IntegerInfo(bits=int(info.bits), max=int(info.max), min=int(info.min), dtype=dtype)
 
 

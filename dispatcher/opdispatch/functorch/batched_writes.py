@@ -17,7 +17,7 @@ def check_writes(op: OperatorHandle, dims: list[Any]) -> None:
             raise TransformError(
                 f"{op.name} writes to its argument {argument.name!r}, which vmap does not batch, "
                 "while other arguments are batched: it cannot hold the values of all samples",
-                hint="use an operator that writes to nothing, or make what is written to of "
-                "something batched, for instance with zeros_like",
+                hint="use an out-of-place operator, or create the written tensor from a batched "
+                "one, for instance with zeros_like",
                 operator=str(op.name),
             )

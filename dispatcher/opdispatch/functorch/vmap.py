@@ -131,16 +131,15 @@ def _run(
         if place is None:
             if dim is not None:
                 raise ArgumentError(
-                    f"vmap({name}) was given out_dims=None for a result that is another tensor for "
-                    "each sample",
-                    hint="give the dimension of the samples in out_dims",
+                    f"vmap({name}) was given out_dims=None for a batched result",
+                    hint="give the position of the batch dimension in out_dims",
                 )
         else:
             ndim = value.ndim + (dim is None)
             if not -ndim <= place < ndim:
                 raise ArgumentError(
-                    f"vmap({name}) was given out_dims={place} for a result of {ndim} dimensions "
-                    "with that of the samples"
+                    f"vmap({name}) was given out_dims={place} for a result of {ndim} dimensions, "
+                    "including the batch dimension"
                 )
             if dim is None:
                 shape = (batch_size, *value.shape)

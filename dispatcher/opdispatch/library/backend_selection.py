@@ -40,8 +40,8 @@ def backend_select(
     )
     if place is None:
         raise SchemaError(
-            f"{schema} takes no tensors, and a kernel of it for a type of devices needs an "
-            "argument that says for which it is called",
+            f"{schema} takes no tensors, so a kernel for a device type requires an argument that "
+            "selects the device",
             hint="add `device: Device`",
             operator=name,
         )

@@ -215,8 +215,7 @@ class CustomOpDef(OperatorDefinition, Generic[P, R]):
         fake = self._fake or _trivial_fake(self._schema, self._tags)
         if fake is None:
             raise NoKernelError(
-                f"{self._name} has no fake kernel, which says what it returns for tensors without "
-                "elements",
+                f"{self._name} has no fake kernel to infer results for tensors without elements",
                 hint=f"register one with @opdispatch.register_fake({self._name!r})",
                 operator=self._name,
                 key="Meta",

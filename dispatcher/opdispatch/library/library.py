@@ -78,7 +78,7 @@ class Library:
         if ns in _RESERVED and kind != "IMPL":
             raise LibraryError(f"the namespace {ns!r} is reserved")
         if not (ns == _ANY or (ns.isidentifier() and ns.isascii())):
-            raise LibraryError(f"a namespace is an identifier, and {ns!r} is none")
+            raise LibraryError(f"a namespace must be an ASCII identifier, not {ns!r}")
         if ns == _ANY and kind != "IMPL":
             raise LibraryError("a library of the namespace '_' can only be of kind IMPL")
         self.ns = ns
@@ -242,8 +242,8 @@ class Library:
             raise RegistrationError(missing.message, hint=missing.hint, **missing.facts)
         if op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
             raise RegistrationError(
-                f"{name} has a kernel for CompositeImplicitAutograd, and needs none for tensors "
-                "without elements: it is what it calls",
+                f"{name} has a CompositeImplicitAutograd kernel, which runs for fake tensors, too; "
+                "a fake kernel would replace it",
                 hint="register fake kernels for the operators that it calls",
                 operator=str(name),
             )

@@ -31,8 +31,8 @@ def check_rule(torch_dispatch_class: object, func: object) -> None:
     """Raise KernelTypeError unless the class handles calls and ``func`` is callable."""
     if not isinstance(torch_dispatch_class, type) or not handles_operators(torch_dispatch_class):
         raise KernelTypeError(
-            f"a rule is for a class of modes or of tensors that has a __torch_dispatch__, and "
-            f"{torch_dispatch_class!r} is none"
+            "a rule requires a class of modes or tensors with a __torch_dispatch__, not "
+            f"{torch_dispatch_class!r}"
         )
     if not callable(func):
         raise KernelTypeError(f"a rule must be callable, and {func!r} is not")

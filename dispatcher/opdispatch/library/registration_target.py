@@ -54,9 +54,7 @@ def name_of(op: OperatorLike) -> str:
     if isinstance(op, OperatorHandle):
         return str(op.name)
     if not isinstance(op, str):
-        raise SchemaError(
-            f"an operator, its name or what custom_op has defined was expected, not {op!r}"
-        )
+        raise SchemaError(f"expected an operator, its name or the result of custom_op, not {op!r}")
     return op
 
 

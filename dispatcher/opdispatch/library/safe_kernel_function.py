@@ -44,7 +44,7 @@ def get_kernel(
     key = parse_dispatch_key(dispatch_key) if isinstance(dispatch_key, str) else dispatch_key
     if key not in RUNTIME_KEYS:
         raise DispatchKeyError(
-            f"{key} is an alias or a part of keys, and no kernel of {op.name} is called for it",
+            f"{key} is an alias or a functionality, at which no call of {op.name} arrives",
             hint="ask for a runtime key, such as CPU",
             key=str(key),
         )

@@ -30,8 +30,8 @@ class FakeImplCtx:
         """
         if min < 0 or (max is not None and max < min):
             raise ArgumentError(
-                f"a size of {self.operator} between {min} and {max} was asked for; expected bounds "
-                "of 0 or more, in order",
+                f"new_dynamic_size of {self.operator} was given min={min} and max={max}; expected "
+                "0 <= min <= max",
                 operator=self.operator,
             )
         raise self._refusal("fake tensors have none")

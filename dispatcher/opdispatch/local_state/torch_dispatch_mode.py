@@ -112,7 +112,7 @@ class TorchDispatchMode:
     def __init__(self, _dispatch_key: DispatchKey | None = None) -> None:
         if _dispatch_key not in (None, DispatchKey.PreDispatch):
             raise ArgumentError(
-                f"a mode is asked at the key Python, or at PreDispatch, not at {_dispatch_key}"
+                f"the key of a mode must be Python or PreDispatch, not {_dispatch_key}"
             )
         self._dispatch_key = _dispatch_key
 

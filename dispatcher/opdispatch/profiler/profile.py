@@ -104,11 +104,11 @@ class profile:  # noqa: N801 - PyTorch's name
         """
         before = self._action
         if before is None:
-            raise ArgumentError("step is called in the block of a profile, and it is not recording")
+            raise ArgumentError("step was called outside the block of the profile")
         if LOCAL_STATE.get() is not self._state:
             raise ArgumentError(
-                "step was called within another block that switches something on, or in another "
-                "task",
+                "step was called in another task, or within a nested block that changes the local "
+                "state",
                 hint="call it directly in the block of the profile",
             )
         action = self._action_of(self.step_num + 1)

@@ -74,18 +74,18 @@ class TensorNames:
     def _chosen(self, names: tuple[Any, ...], renamed: dict[str, str | None]) -> Names:
         mine = self.names
         if names and renamed:
-            raise ArgumentError("rename takes names in order, or which to rename, and not both")
+            raise ArgumentError("rename takes either positional names or keywords, not both")
         if renamed:
             for name in renamed:
                 if name not in mine:
-                    raise ArgumentError(f"rename was asked to rename {name!r}, not in {mine}")
+                    raise ArgumentError(f"rename was given {name!r}, which is not among {mine}")
             return tuple(renamed.get(name, name) if name is not None else None for name in mine)
         if len(names) == 1 and names[0] is None:
             return (None,) * len(mine)
         if len(names) == 1 and isinstance(names[0], list | tuple):
             names = tuple(names[0])
         if names.count(...) > 1:
-            raise ArgumentError("rename takes one ellipsis")
+            raise ArgumentError("rename takes at most one ellipsis")
         if ... in names:
             place = names.index(...)
             kept = len(mine) - len(names) + 1

@@ -79,12 +79,13 @@ class TensorExchange:
         self._require_dense("have its elements in one array")
         if self.device != "cpu" and not isinstance(self.array, FakeArray):
             raise DeviceError(
-                f"NumPy has no array for a tensor on {self.device!r}",
+                f"a tensor on {self.device!r} cannot be converted to a NumPy array",
                 hint="move it first: tensor.cpu()",
             )
         if _is_recorded(self):
             raise AutogradError(
-                "NumPy's array of a tensor that requires gradients would leave no history",
+                "a tensor that requires gradients cannot be converted to a NumPy array: autograd "
+                "would not record its use",
                 hint="use tensor.detach(), or a block of no_grad()",
             )
         return np.array(self.array, dtype=dtype, copy=copy)
@@ -140,7 +141,7 @@ class TensorExchange:
         method = getattr(array, name, None)
         if method is None:
             kind = type(array).__name__
-            raise BufferError(f"the elements of {kind}, on {self.device}, cannot be had by DLPack")
+            raise BufferError(f"{kind} on {self.device} cannot be exported by DLPack")
         return method
 
 
@@ -152,8 +153,8 @@ def refuse_recorded(tensor: TensorExchange) -> None:
     """
     if _is_recorded(tensor) and not isinstance(tensor.array, LevelArray):
         raise BufferError(
-            "a tensor that requires gradients would leave no history by DLPack; use "
-            "tensor.detach(), or a block of no_grad()"
+            "a tensor that requires gradients cannot be exported by DLPack: autograd would not "
+            "record its use; use tensor.detach(), or a block of no_grad()"
         )
 
 
@@ -198,7 +199,8 @@ def _as_number(value: Any) -> Any:
 def _lost_history(ufunc: np.ufunc, method: str) -> AutogradError:
     called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
     return AutogradError(
-        f"np.{called} leaves no history, and was given a tensor that requires gradients",
+        f"np.{called} was called with a tensor that requires gradients, but autograd cannot record "
+        "NumPy's functions",
         hint="use the function of opdispatch.array_api, or give it x.detach()",
     )
 

@@ -171,8 +171,8 @@ def _joint_first(entries: list[Any], shape: tuple[int, ...]) -> list[Any]:
 def _check_mask(shape: tuple[int, ...], extents: tuple[int, ...]) -> None:
     if not shape:
         raise IndexError(
-            "a mask without dimensions cannot be beside an ellipsis that stands for none; leave "
-            "the ellipsis out"
+            "a zero-dimensional mask cannot be combined with an ellipsis that expands to no "
+            "dimension; omit the ellipsis"
         )
     if shape != extents:
         raise IndexError(

@@ -37,7 +37,7 @@ def sparse_coo_tensor(
     if size is None:
         if len(places.shape) != 2 or not places.shape[1]:
             raise ArgumentError(
-                f"indices of shape {list(places.shape)} say nothing of the size; expected "
+                f"indices of shape {list(places.shape)} do not determine the size; expected shape "
                 "[dimensions, n], or a size"
             )
         check_indices(places, "indices", (None, None))
@@ -122,7 +122,7 @@ def _dense(value: Any) -> Any:
             try:
                 value = np.asarray(value)
             except ValueError as error:
-                raise ArgumentError(f"there is no array of it ({error})") from error
+                raise ArgumentError(f"an argument is not an array ({error})") from error
         value = Tensor(value)
     value._require_dense("be a part of one")
     return value.array

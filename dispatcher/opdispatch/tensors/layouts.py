@@ -250,7 +250,7 @@ class TensorLayouts:
         if layout is None or layout not in layouts:
             wanted = " or ".join(each.name for each in layouts)
             kind = "dense" if layout is None else layout.name
-            raise ArgumentError(f"{method} is of a {wanted} tensor, and this one is {kind}")
+            raise ArgumentError(f"{method} requires a {wanted} tensor; this one is {kind}")
         return layout
 
     def _require_dense(self, action: str) -> None:

@@ -345,7 +345,7 @@ class TensorOperators:
         """The transpose of a matrix. Raises ArgumentError unless the tensor has two dimensions."""
         if (ndim := len(self.shape)) != 2:
             raise ArgumentError(
-                f"T is of a tensor of 2 dimensions, and this one has {ndim}",
+                f"T requires a tensor of 2 dimensions; this one has {ndim}",
                 hint="use mT, or array_api.permute_dims",
             )
         return array_namespace().matrix_transpose(self)

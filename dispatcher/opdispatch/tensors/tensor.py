@@ -371,7 +371,7 @@ class Tensor(
         """
         if not self.is_leaf:
             raise AutogradError(
-                f"a tensor that was made by {self.grad_fn} cannot be copied with what has made it",
+                f"a tensor with grad_fn {self.grad_fn} cannot be deep-copied; expected a leaf",
                 hint="copy tensor.detach()",
             )
         note_reading(self, "a tensor that is copied")
