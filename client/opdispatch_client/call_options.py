@@ -78,7 +78,7 @@ SESSIONS_OPTIONS: Final = CallOptions()
 """The session's own options."""
 
 KEEPING_OPTIONS: Final = CallOptions(remote=True)
-"""The same, except that results stay in the interpreter."""
+"""The session's own options, except that results stay in the interpreter."""
 
 
 def options_of(remote: Any, timeout: Any) -> CallOptions:

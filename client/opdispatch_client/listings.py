@@ -48,7 +48,7 @@ class Library:
     interpreters: tuple[str, ...]
     """Names of the interpreters that hold it; the first is the primary."""
     loaded_at: datetime | None
-    """When its registrations were published."""
+    """Time at which its registrations were published."""
     operators: tuple[str, ...]
     """The operators that it defines or implements."""
     active: bool
@@ -76,7 +76,7 @@ class Library:
     python: str
     """The Python of the existing environment that its interpreters run in."""
     kernel_errors: int
-    """How many calls of this version its kernels have failed."""
+    """Number of calls of this version that its kernels have failed."""
     trouble: str
     """Recent deaths of interpreters that it caused, and the consequences, as text."""
     waiting_for: str
@@ -104,7 +104,7 @@ class UnloadedLibrary:
     active: Library | None
     """The version that is now active; None if the library is gone."""
     memory_bytes: int | None
-    """How much memory was freed, in bytes; None if unknown."""
+    """Memory freed, in bytes; None if unknown."""
     memory_exact: bool
     """Whether that is exact: the memory of interpreters that ended with the library.
 
@@ -149,7 +149,7 @@ class Interpreter:
     last_lines: tuple[str, ...]
     """The last lines of its output, if the daemon started it."""
     trouble: str
-    """Why it is quarantined, busy or unfit; otherwise empty."""
+    """Reason of the state ``quarantined``, ``busy`` or ``unfit``, else empty."""
     calls_queued: int
     """Calls that wait in the daemon for this interpreter."""
     bytes_queued: int
@@ -162,7 +162,7 @@ class Interpreter:
     reserved_for: str
     """The libraries that it takes: those of "library NAME" or "environment KEY"; empty: any."""
     kernel_errors: int
-    """How many calls kernels have failed there since it connected."""
+    """Number of calls that kernels have failed there since it connected."""
     busy_operators: tuple[str, ...] = ()
     """While it is busy: the running operators, one of which holds the GIL."""
 
@@ -178,7 +178,7 @@ class OperatorSummary:
     keys: tuple[str, ...]
     """The dispatch keys with a kernel of their own."""
     kernel_errors: int
-    """How many calls its kernels have failed."""
+    """Number of calls that its kernels have failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +212,9 @@ class TableRow:
 
     key: str
     kernel: str
-    """Where the kernel was registered."""
+    """Place of the kernel's registration, ``FILE:LINE``."""
     reason: str
-    """Why the kernel is in the slot: "kernel", "math kernel", "backend fallback", ..."""
+    """Reason for the kernel: "kernel", "math kernel", "backend fallback", ..."""
     fallthrough: bool
 
 

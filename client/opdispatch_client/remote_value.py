@@ -53,7 +53,7 @@ class RemoteValue:
         self._facts = facts
         self._lease = lease
         self.interpreter = interpreter
-        """Where it was after the last call with it that has returned: see ``note_interpreter``."""
+        """Its interpreter after the last finished call with it: see ``note_interpreter``."""
         held = self._held = HeldId(number)
         held.release = lease.release
 

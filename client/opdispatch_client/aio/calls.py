@@ -44,7 +44,7 @@ from opdispatch_wire.v1 import execution_pb2
 
 Way = DirectWay[AsyncLane] | DirectWay[AsyncStream]
 SendWithin = Callable[[Rpc[Any], float | None], Awaitable[Any]]
-"""Sends a request and awaits its reply for so many seconds; None: without limit."""
+"""Sends a request and awaits its reply, at most for a number of seconds; None for no limit."""
 
 
 class AsyncCalls:
@@ -274,7 +274,7 @@ class AsyncCalls:
         return None
 
     def _leave(self, attempt: CallAttempt, way: Way, why: Exception) -> None:
-        """Hand a call over to the daemon that cannot take its direct route."""
+        """Prepare a call whose direct request failed for the daemon."""
         if isinstance(way.lane, AsyncLane) and is_without_room(why):
             self.memory.refuse(way.lane.memory, why)
         attempt.leave(way, self._routes, why)

@@ -90,7 +90,7 @@ class AsyncConnection(ConnectionBase):
                 call.cancel()
 
     async def upload(self, load: Load, on_upload: OnUpload | None) -> None:
-        """Upload over a separate blocking channel, since reading the files blocks in any case."""
+        """Upload over a separate blocking channel in a thread, since reading the files blocks."""
         loop = asyncio.get_running_loop()
 
         def tell(received: int, total: int) -> None:

@@ -19,7 +19,7 @@ class OneLoop:
 
     def check(self) -> None:
         """Raise EventLoopError in another event loop, DaemonUnavailableError in a forked child."""
-        self._endpoint.check_process()  # first: a child's event loop is another one, too
+        self._endpoint.check_process()  # first, since a forked child also has another event loop
         if asyncio.get_running_loop() is not self.loop:
             state = "closed already" if self.loop.is_closed() else "another one"
             raise EventLoopError(

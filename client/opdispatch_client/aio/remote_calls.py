@@ -1,4 +1,4 @@
-"""How an asyncio session keeps values in interpreters, fetches them, and runs programs."""
+"""Calls that keep values in interpreters or fetch them, and runs of programs, for asyncio."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class AsyncRemoteCalls:
             return await self.make(call)
 
     def keep_planned(self, planned: PlannedArguments) -> bool:
-        """Make a planned call keep its results; return False if it must not, or cannot yet."""
+        """Make a planned call keep its results; return False without retries or an open lease."""
         lease = self._lease.current
         if lease is None or lease.why_over or not self._endpoint.retry:
             return False

@@ -1,4 +1,4 @@
-"""How an asyncio session makes one call, and many.
+"""Single calls, and ``map``, of an asyncio session.
 
 Written by hand, like its counterpart ``blocking.submission``: here calls are made when they are
 awaited, and a call with placeholders of a program is recorded at once.
@@ -40,7 +40,7 @@ AsyncGradients = Any
 
 
 class AsyncSubmission:
-    """The calls of an asyncio session, made when they are awaited, and ``map``."""
+    """The calls of an asyncio session, which are made when awaited, and ``map``."""
 
     _calls: AsyncCalls
     _remote: AsyncRemoteCalls

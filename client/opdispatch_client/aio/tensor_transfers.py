@@ -1,4 +1,4 @@
-"""Requests of an asyncio session's remote tensors: for their elements, and to move them."""
+"""Methods of an asyncio session's remote tensors that fetch elements or move them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AsyncTensorTransfers(RemoteValue):
     _elsewhere: AsyncElsewhere
 
     async def numpy(self, *, timeout: float | None = None) -> Array:
-        """Return the elements, as an array of the caller's own. Raises RemoteValueGoneError.
+        """Return a copy of the elements as an array. Raises RemoteValueGoneError.
 
         It may take `timeout` seconds, instead of the session's: see ``AsyncSession.with_options``.
         """

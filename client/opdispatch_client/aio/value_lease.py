@@ -1,4 +1,4 @@
-"""The lease of an asyncio session: a stream that tasks read and write."""
+"""The lease of an asyncio session: a stream that one task reads and another one writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AsyncValueLease:
         self._method = hold_values(channel)
         self._opening = asyncio.Lock()
         self.current: Lease | None = None
-        """The lease that was opened last, which may have ended."""
+        """The last opened lease, which may have ended."""
         self._reading: asyncio.Task[None] | None = None
 
     async def get(self, timeout: float) -> Lease:
@@ -91,7 +91,7 @@ class AsyncValueLease:
 async def _sweep(
     released: deque[bytes], interval: list[float]
 ) -> AsyncIterator[remote_pb2.HoldValuesRequest]:
-    """Yield the released ids, and at every interval at least a sign that the client is alive."""
+    """Yield the released ids, and at every interval at least an empty keep-alive message."""
     yield remote_pb2.HoldValuesRequest()
     loop = asyncio.get_running_loop()
     told = loop.time()

@@ -1,4 +1,4 @@
-"""How a blocking session makes one call, and many.
+"""Single calls, ``submit`` and ``map`` of a blocking session.
 
 Written by hand, like its counterpart ``aio.submission``: here calls are made at once, and only a
 call that cannot be encoded is searched for placeholders of a program.

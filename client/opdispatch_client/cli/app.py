@@ -75,7 +75,7 @@ class _CommandGroup(TyperGroup):
         return [*first, *_MODULE_OF_COMMAND, *last]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command; for one that is not imported yet, a placeholder for lists."""
+        """Return the command, or a placeholder for help pages if it is not imported yet."""
         if cmd_name in _MODULE_OF_COMMAND:
             self._add(cmd_name)
         command = super().get_command(ctx, cmd_name)

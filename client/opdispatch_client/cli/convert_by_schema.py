@@ -47,7 +47,7 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How far the schema may override the apparent type of a word."""
+    """Ways in which the schema may override the apparent type of a word."""
 
     tensors: bool
     """Whether numbers and lists become tensors."""

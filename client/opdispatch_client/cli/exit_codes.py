@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and a one-line error."""
+"""Exit codes of commands, and errors as one line on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--watch`` of lists: shows the daemon's state repeatedly, until Ctrl-C."""
+"""``--watch`` of lists: shows the daemon's state after each change, until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def show_steps() -> Iterator[Callable[[str], None]]:
         yield print_remark
         return
     with talk.status("") as status:
-        status.stop()  # nothing is shown before the first step
+        status.stop()  # show nothing before the first step
 
         def show(step: str) -> None:
             status.update(Text(printable_line(step), no_wrap=True, overflow="ellipsis"))

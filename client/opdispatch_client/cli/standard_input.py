@@ -7,10 +7,9 @@ import sys
 from opdispatch_client.cli.exit_codes import UsageError
 
 NAMES = ("-", "@-")
-"""How the argument is written."""
+"""The words that stand for standard input."""
 
-# The stream that was read, and its content, because arguments are read for one overload after
-# another.
+# The stream that was read, and its content: the arguments are parsed once per overload.
 _read: tuple[object, bytes] | None = None
 
 

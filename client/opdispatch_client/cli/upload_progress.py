@@ -10,7 +10,7 @@ from opdispatch_client.cli.output import format_size, print_remark, talk_console
 
 @contextmanager
 def show_upload() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many bytes of how many have been uploaded.
+    """Yield a function that shows the number of uploaded bytes and the total.
 
     On a terminal that is a bar that disappears at the end; elsewhere a line when an upload begins.
     """

@@ -73,7 +73,7 @@ class CallAttempt:
         if deadline is None and endpoint.timeout is not None:
             deadline = time.monotonic() + endpoint.timeout
         self.deadline = None if deadline == math.inf else deadline
-        """When the caller stops waiting, by ``time.monotonic``; None without a limit."""
+        """Deadline by ``time.monotonic``; None without a limit."""
 
     @classmethod
     def of_sent(

@@ -57,9 +57,9 @@ class DirectRoute:
         self.tickets_until = (
             time.monotonic() + message.ticket_seconds if message.ticket_seconds else math.inf
         )
-        """When the tickets to open streams with expire, by ``time.monotonic``."""
+        """Expiry of the tickets for opening streams, by ``time.monotonic``."""
         self.waits = 0
-        """How many of the last direct calls in a row had to wait for a busy interpreter."""
+        """Number of the most recent direct calls in a row that waited for a busy interpreter."""
         self.is_current = True
         """Whether ``Routes`` still has this route; once dropped, it never returns."""
         # Not all sessions begin with the same target.

@@ -15,7 +15,7 @@ class KernelOperator(Operator, Protocol):
 
     @property
     def signature(self) -> Signature:
-        """How its arguments are bound. Raises OperatorNotFoundError if it is not defined."""
+        """The ``Signature``, which binds arguments. Raises OperatorNotFoundError if undefined."""
 
     @property
     def call_signature(self) -> Signature:

@@ -1,4 +1,4 @@
-"""The dispatcher: what is registered, and which kernel a call reaches.
+"""The dispatcher: the registrations of operators and kernels, and the dispatch of calls.
 
 registration            one registration, and the handle that undoes it
 registration_listener   callbacks for operators that are defined or removed

@@ -47,8 +47,8 @@ IS_USUAL_TENSOR = "((_t := _type({0})) is _ndarray or _t is _Tensor)"
 _NEEDS_GRADIENT = "if _t is _Tensor and {0}.requires_grad_flag: _b |= _GRAD"
 _BITS = "_CPU if (_t := _type({0})) is _ndarray else {0}.key_bits if _t is _Tensor else _PLAIN[_t]"
 
-# True for values that need no conversion to an int. Python compares small numbers faster, and the
-# converter handles larger ones. And for values that are no such element of a list.
+# True for values that need no conversion to an int. Python compares small ints faster, and the
+# converter handles larger ones. The second expression is for values that are no such list element.
 _IS_SMALL = "_type({0}) is _int and {0} <= 0x3FFFFFFF and {0} >= -0x3FFFFFFF"
 _IS_NOT_SMALL = "_type({0}) is not _int or {0} > 0x3FFFFFFF or {0} < -0x3FFFFFFF"
 

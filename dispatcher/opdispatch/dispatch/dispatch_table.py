@@ -1,4 +1,4 @@
-"""Which kernel serves a dispatch key, and why: the order of precedence, as a pure function.
+"""The kernel that serves a dispatch key, by order of precedence, as a pure function.
 
 Mirrors ``OperatorEntry::computeDispatchTableEntryWithDebug`` of PyTorch 2.13.
 

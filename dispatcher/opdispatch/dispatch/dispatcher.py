@@ -38,7 +38,7 @@ from opdispatch.schema.function_schema import FunctionSchema, OperatorName
 LOG = logging.getLogger("opdispatch")
 
 _NAMED = 3
-"""How many operators of a namespace an error lists."""
+"""Most operators of a namespace that an error message lists."""
 
 
 class Dispatcher:

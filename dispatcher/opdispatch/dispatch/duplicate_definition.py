@@ -1,4 +1,4 @@
-"""Which registrations may be made twice: a kernel replaces an older one, all others are refused.
+"""Checks for duplicate registrations: a kernel overrides an older one, all others raise an error.
 
 Several kernels of one operator and key may be registered; the newest serves the key, and closing it
 brings back the one before. A second definition, DEF library, fallback or rule is an error.
@@ -22,7 +22,7 @@ from opdispatch.keys.dispatch_key import DispatchKey
 from opdispatch.keys.dispatch_key_set import RUNTIME_KEYS
 from opdispatch.schema.function_schema import OperatorName
 
-# As in PyTorch: a backend from outside may provide its own autograd, and a fallback for a
+# As in PyTorch: an external backend may provide its own autograd fallback, and a fallback for a
 # functionality such as Dense serves no slot, so two of these do not conflict.
 _MANY_FALLBACKS = frozenset(
     key for key in DispatchKey if key not in RUNTIME_KEYS or key.name == "AutogradPrivateUse1"

@@ -78,7 +78,7 @@ class OperatorHandle(OpOverloadNames):
 
     @property
     def signature(self) -> Signature:
-        """How its arguments are bound. Raises OperatorNotFoundError if it is not defined."""
+        """The ``Signature``, which binds arguments. Raises OperatorNotFoundError if undefined."""
         return self._signature_in(self._state())
 
     @property
@@ -109,7 +109,7 @@ class OperatorHandle(OpOverloadNames):
 
     @property
     def defined_at(self) -> str:
-        """Where it was defined, "FILE:LINE"; "" if it was not."""
+        """The place of its definition, "FILE:LINE"; "" if it is not defined."""
         definition = self._state().definition
         return definition.site if definition is not None else ""
 

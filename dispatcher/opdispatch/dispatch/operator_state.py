@@ -36,7 +36,7 @@ from opdispatch.tensors.tensor import bits_of_tensor
 if TYPE_CHECKING:
     from opdispatch.schema.function_schema import FunctionSchema
 
-# Calls meet few key sets; the limit is for callers that make up many.
+# Programs use few key sets; the limit is for callers that construct many.
 MEMO_LIMIT = 256
 STATE_LIMIT = 16
 """The limit on combinations of included and excluded keys, of which there are few, too."""
@@ -64,11 +64,11 @@ class Calls(dict[int, Callable[..., Any]]):
         self.arrays: Callable[..., Any] | None = None
         self.tensors: Callable[..., Any] | None = None
         self.counted: Callable[..., Any] | None = None
-        """Kernel below ``tensors``, if that only counts up the version of one argument."""
+        """Kernel below ``tensors``, if that only increments the version of one argument."""
         self.recorded: Callable[..., Any] | None = None
 
     def remember(self, bits: int, call: Callable[..., Any]) -> None:
-        """Keep the function for ``bits``, if there is room."""
+        """Cache the function for ``bits``, unless the memo has reached its limit."""
         if bits == CPU_BITS:
             self.arrays = call
         elif bits == TENSOR_BITS:
@@ -101,7 +101,7 @@ class Resolution(NamedTuple):
 
     @property
     def registered_at(self) -> str:
-        """Where the kernel was registered, "FILE:LINE"."""
+        """The place of the kernel's registration, "FILE:LINE"."""
         return self.registration.site
 
 
@@ -177,7 +177,7 @@ class OperatorState:
         return slot
 
     def registered(self, key: DispatchKey) -> Slot:
-        """Return what is registered for exactly ``key``, which may be an alias key."""
+        """Return the kernel registered for exactly ``key``, also an alias key, as a slot."""
         return Slot(self.kernels.get(key), "kernel")
 
     def mask(self, bits: int) -> int:
@@ -230,7 +230,7 @@ class OperatorState:
     def remember(
         self, memo: dict[int, Callable[..., Any]], bits: int, call: Callable[..., Any]
     ) -> None:
-        """Keep the function for ``bits`` in one of the memos, if there is room."""
+        """Cache the function for ``bits`` in a memo, unless that has reached its limit."""
         if len(memo) < MEMO_LIMIT:
             memo[bits] = call
 

@@ -67,8 +67,8 @@ class Registry:
         self._waiting = 0
         self._busy = False  # see Note [Finalizers may undo]
         self._deferred: Handles = []
-        # The thread in a transaction. Other threads read it without the mutex: whatever they read,
-        # it is not their own id.
+        # The id of the thread in a transaction. Other threads compare it without the mutex: they
+        # never read their own id.
         self._owner: int | None = None
 
     # -- transactions ---------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Registry:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Have ``changed`` notified during the block, in which the caller waits for it."""
+        """Notify ``changed`` after publications during the block, in which the caller waits."""
         with self.mutex:
             self._waiting += 1
         try:
@@ -301,7 +301,7 @@ class Registry:
         return Fallbacks({key: h[0].registration for key, h in self.fallbacks.items() if h})
 
     def _publish(self, log: ChangeLog) -> None:
-        """Make the changes of the outermost transaction visible to all threads, at one instant."""
+        """Make the changes of the outermost transaction visible to all threads at once."""
         stores: list[AttributeStore] = [(self, "epoch", self.epoch + 1)]
         fallbacks = self.published_fallbacks
         if log.namespaces_changed:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 # Comparing with more names would take too long.
 _MOST_COMPARED = 1000
-# For a longer name, a similar one is not a help.
+# Longer names get no suggestion.
 _LONGEST = 200
-# In a large registry, so many characters after the namespace have to be right.
+# In a large registry, this many characters after the namespace must match.
 _BEGINNING = 2
 
 

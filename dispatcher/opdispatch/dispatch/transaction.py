@@ -37,20 +37,20 @@ class ChangeLog:
         return bool(self.changes or self.touched or self.fallbacks_changed)
 
     def insert(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
-        """Put ``handle`` first."""
+        """Insert ``handle`` at the front of the list, and log it."""
         handles.insert(0, handle)
         handle.live = True
         self.changes.append((handles, 0, handle, True))
 
     def remove(self, handles: list[RegistrationHandle], handle: RegistrationHandle) -> None:
-        """Take ``handle`` out."""
+        """Remove ``handle`` from the list, and log it."""
         place = handles.index(handle)
         del handles[place]
         handle.live = False
         self.changes.append((handles, place, handle, False))
 
     def undo_to(self, length: int) -> None:
-        """Undo every change but the first ``length``, the last one first."""
+        """Undo all but the first ``length`` changes, in reverse order."""
         while len(self.changes) > length:
             handles, place, handle, inserted = self.changes.pop()
             if inserted:
@@ -91,7 +91,7 @@ class Transaction:
     def registrations(self) -> list[Registration]:
         """The registrations made in the block and not undone, in order."""
         changes = self._log.changes[self._start :] if self._log is not None else []
-        # One handle may be in several lists: that of a fallback for an alias is.
+        # A handle may be in several lists, such as that of a fallback for an alias key.
         inserted = dict.fromkeys(handle for _, _, handle, is_inserted in changes if is_inserted)
         return [handle.registration for handle in inserted if handle.live]
 
