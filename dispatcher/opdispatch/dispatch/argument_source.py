@@ -99,7 +99,6 @@ def argument_globals() -> dict[str, Any]:
         "_bits_of_generator": key_bits_of_generator,
         # A schema may name an argument "type", so built-in names are aliased.
         **{f"_{cls.__name__}": cls for cls in (type, bool, int, float, str, list, tuple)},
-        "_len": len,
         "_dtypes": usual_dtypes(),
         "_errors": (KeyError, TypeError),
     }
@@ -286,8 +285,8 @@ class ArgumentSource:
         if not self.argument.has_default and _accepts_anything(converter_of(kind)):
             return [f"if {name} is _M: raise _errors[0]", convert]
         if reads_bits and kind.dispatches:
-            given = f"_type({name}) is _list or _type({name}) is _tuple"
-            return [f"{name} = [*{name}] if {given} else {converted}"]
+            copied = f"{name}.copy() if (_t := _type({name})) is _list else"
+            return [f"{name} = {copied} [*{name}] if _t is _tuple else {converted}"]
         of = _without_none(kind)
         unless_none = "" if of is kind else f"if {name} is not None: "
         if of is SCALAR_TYPE:

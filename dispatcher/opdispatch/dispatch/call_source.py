@@ -387,7 +387,7 @@ class CallSource:
 
     def _call(self, *, counts: bool = True) -> list[str]:
         """Return the lines that call ``_k``, and increment a version that the call did not."""
-        count = "if _n is not None and _n.value == _w: _n.value += 1"
+        count = "if _n is not None and _n.value == _w: _n.value = _w + 1"
         call = f"_r = _k({self._arguments([each.value for each in self.arguments])})"
         return [call, count] if counts and self._counted else [call]
 
