@@ -98,7 +98,7 @@ def test_a_generator_is_not_shared_by_calls_that_are_under_way(service: oc.Sessi
     np.testing.assert_array_equal(
         ended.result(), ops.random.rand([2], generator=Generator().manual_seed(1))
     )
-    with pytest.raises(ArgumentError, match="was used while a call elsewhere had it"):
+    with pytest.raises(ArgumentError, match="was used during a call in another process"):
         other.result()
     assert generator.get_offset() == 1
 

@@ -170,8 +170,8 @@ def note_reading(value: Any, what: str) -> None:
     """
     if is_traced(value):
         warn_of_trace(
-            f"{what} is recorded as what it is now, a constant: the graph may be wrong for other "
-            "inputs"
+            f"{what} is recorded as a constant with its current value: the graph may be wrong for "
+            "other inputs"
         )
 
 

@@ -155,8 +155,8 @@ class Generator:
                 self._state = after
                 return
         raise ArgumentError(
-            "a generator was used while a call elsewhere had it, so that both have made the same "
-            "random numbers",
+            "a generator was used during a call in another process, so both drew the same random "
+            "numbers",
             hint="wait for the result of one call before the next, or use a generator for each",
         )
 
