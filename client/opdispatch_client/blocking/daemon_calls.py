@@ -27,8 +27,7 @@ from opdispatch_wire.v1 import execution_pb2
 class DaemonCalls:
     """The calls of one session through the daemon. Any number of threads may make them.
 
-    Those that no interpreter can be called directly for follow ``plans``: see Note [Planned calls]
-    in ``call_plan``.
+    Calls without a direct route follow ``plans``: see Note [Planned calls] in ``call_plan``.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class DaemonCalls:
     def prepare_to_ask_again(
         self, attempt: CallAttempt, wait: DaemonWait, lane: CallLane, why: Exception
     ) -> None:
-        """Wait until the daemon may be back. Raises ``why`` if it is not to be asked again."""
+        """Wait until the daemon may be back. Raises ``why`` if the call must not be sent again."""
         if is_stopping(why):
             self._daemon.leave(lane)
         pause = attempt.pause_before_asking_again(why, wait)
@@ -139,7 +138,7 @@ class DaemonCalls:
         lane: CallLane,
         outcome: execution_pb2.CallReply | Exception,
     ) -> execution_pb2.CallReply:
-        """Return the reply to a planned call whose outcome was not its last message."""
+        """Return the reply to a planned call that needs further requests after ``outcome``."""
         attempt.prepare(lane.inline_bytes)
         try:
             if (why := attempt.find_lost(outcome)) is not None:

@@ -1,4 +1,4 @@
-"""The lease of a blocking session: a stream whose requests gRPC reads in a thread of its own."""
+"""The lease of a blocking session: a stream whose requests a gRPC thread sends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ValueLease:
         self._method = hold_values(channel)
         self._mutex = threading.Lock()
         self.current: Lease | None = None
-        """The lease that was opened last, which may have ended."""
+        """The last opened lease, which may have ended."""
         self._stream: _Stream | None = None
 
     def get(self, timeout: float) -> Lease:
@@ -61,7 +61,7 @@ class ValueLease:
             return self.current
 
     def close(self) -> None:
-        """End the stream: the daemon releases everything. Idempotent."""
+        """End the stream; the daemon then releases all values. Idempotent."""
         with self._mutex:
             self._is_closed = True
             if self._stream is not None:
@@ -120,7 +120,7 @@ class _Stream:
             yield remote_pb2.HoldValuesRequest(release=self._collect())
 
     def _collect(self) -> list[bytes]:
-        """Wait for released values and return their ids; return none after a while."""
+        """Wait for released values and return their ids; an empty list after the interval."""
         try:
             ids = [self._released.get(timeout=self._interval)]
         except queue.Empty:

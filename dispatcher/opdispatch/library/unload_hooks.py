@@ -15,7 +15,7 @@ _collected = ContextVar("opdispatch_collected_unload_hooks", default=None)
 
 
 class UnloadHooks:
-    """The functions of one ``Library``. ``_lock`` protects both fields; any thread may use it.
+    """The functions of one ``Library``. Thread-safe: ``_lock`` protects both fields.
 
     Each function is called once, the last added first.
     """

@@ -1,4 +1,4 @@
-"""``register_vmap``: how ``vmap`` batches a custom operator."""
+"""``register_vmap``: the batching rule of a custom operator."""
 
 from __future__ import annotations
 
