@@ -29,19 +29,19 @@ def meta(*shape, dtype="float32"):
             "sum",
             (meta(2, 3),),
             {"axis": (0, -2)},
-            "array::sum was given axes [0, -2], of which one is there twice",
+            "array::sum was given axes [0, -2], of which two are the same axis",
         ),
         (
             "max",
             (meta(0, 3),),
             {},
-            "array::max has no result over no elements, in the shape [0, 3]",
+            "array::max cannot reduce zero elements of an array of shape [0, 3]",
         ),
         (
             "reshape",
             (meta(2, 3), (4, -1)),
             {},
-            "array::reshape cannot make the shape [4, -1] of the shape [2, 3]",
+            "array::reshape cannot make the shape [4, -1] from the shape [2, 3]",
         ),
         (
             "matmul",
@@ -65,7 +65,7 @@ def meta(*shape, dtype="float32"):
             "concat",
             ([meta(2, 3), meta(3, 4)],),
             {},
-            "array::concat was given shapes [2, 3] and [3, 4], which differ beside axis 0",
+            "array::concat was given shapes [2, 3] and [3, 4], whose extents differ outside axis 0",
         ),
         (
             "stack",

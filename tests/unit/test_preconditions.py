@@ -232,7 +232,7 @@ def _grid_of(x: Any, *, device: str | None = None) -> Any:
     ],
 )
 def test_meshgrid_refuses_matrices(call: Any):
-    with pytest.raises(ArgumentError, match="meshgrid is of vectors, not of shape"):
+    with pytest.raises(ArgumentError, match="meshgrid takes arrays of one dimension, not of shape"):
         call()
 
 

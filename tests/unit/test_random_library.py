@@ -155,7 +155,7 @@ def test_an_outside_generator_is_dispatched_by_its_own_key():
 def test_what_is_no_generator_of_the_device_is_refused():
     with pytest.raises(DeviceError, match="Expected a 'cpu' device type for generator but found"):
         random.rand([2], generator=Generator("cuda"))
-    with pytest.raises(ArgumentError, match=r"takes an opdispatch\.Generator, and was given one"):
+    with pytest.raises(ArgumentError, match=r"takes an opdispatch\.Generator, but was given one"):
         random.rand([2], generator=np.random.default_rng())
     with pytest.raises(ArgumentError, match=r"expected Generator\? \(opdispatch"):
         random.rand([2], generator=3)
@@ -230,18 +230,33 @@ def test_writes_go_into_views_and_count():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: random.rand([-1]), r"was asked for the shape \[-1\]"),
+        (lambda: random.rand([-1]), r"was given the shape \[-1\]"),
         (lambda: random.rand([2], dtype=np.int32), "numbers of float64, .*, not of int32"),
-        (lambda: random.randint(3, 3, [1]), "from 3 to below 3: there is none"),
-        (lambda: random.randint(300, [1], dtype=np.int8), "int8 does not have all of them"),
-        (lambda: random.randint(2**12, [1], dtype=np.float16), "float16 does not have all"),
-        (lambda: random.randint(2, [1], dtype=np.complex64), "of a real type, not of complex64"),
-        (lambda: random.randperm(200, dtype=np.int8), "int8 does not have all"),
-        (lambda: random.normal_(np.zeros(1), 0.0, -1.0), "standard deviation is not negative"),
-        (lambda: random.uniform_(np.zeros(1), 1.0, 0.0), "uniformly distributed from 1.0 to 0.0"),
-        (lambda: random.bernoulli(np.zeros(1), 1.5), "from 0 to 1, and 1.5 was given"),
-        (lambda: random.bernoulli(np.full(1, np.nan)), "from 0 to 1, and another one"),
-        (lambda: random.dropout(np.zeros(1), -0.5), "from 0 to 1, and 1.5 was given"),
+        (lambda: random.randint(3, 3, [1]), "low=3 and high=3; expected low < high"),
+        (lambda: random.randint(300, [1], dtype=np.int8), "int8 cannot represent all of them"),
+        (lambda: random.randint(2**12, [1], dtype=np.float16), "float16 cannot represent all"),
+        (lambda: random.randint(2, [1], dtype=np.complex64), "of a real dtype, not of complex64"),
+        (lambda: random.randperm(200, dtype=np.int8), "int8 cannot represent all"),
+        (
+            lambda: random.normal_(np.zeros(1), 0.0, -1.0),
+            "standard deviation is -1.0; expected 0 or more",
+        ),
+        (
+            lambda: random.uniform_(np.zeros(1), 1.0, 0.0),
+            "interval is from 1.0 to 0.0; expected finite",
+        ),
+        (
+            lambda: random.bernoulli(np.zeros(1), 1.5),
+            "probability is 1.5; expected a number from 0 to 1",
+        ),
+        (
+            lambda: random.bernoulli(np.full(1, np.nan)),
+            "probability is out of range; expected a number",
+        ),
+        (
+            lambda: random.dropout(np.zeros(1), -0.5),
+            "probability is 1.5; expected a number from 0 to 1",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, words):

@@ -102,7 +102,7 @@ def _set_imag(base: Any, mutated: Any, reapply_views: bool) -> Any:
 
 
 def _unreachable(base: Any, mutated: Any, reapply_views: bool, *_: Any, **__: Any) -> Any:
-    raise AssertionError("what has several elements in one place is not written to")
+    raise AssertionError("a tensor with overlapping elements is never written to")
 
 
 def _toggled(name: str) -> Inverse:

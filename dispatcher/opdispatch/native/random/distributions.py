@@ -50,7 +50,7 @@ def check_bounds(name: str, low: int, high: int, dtype: Any) -> None:
     ``[low, high)``."""
     if high <= low:
         raise ArgumentError(
-            f"random::{name} makes numbers from {low} to below {high}: there is none"
+            f"random::{name} was given low={low} and high={high}; expected low < high"
         )
     if dtype.kind in "iu":
         bits = 8 * dtype.itemsize
@@ -59,11 +59,11 @@ def check_bounds(name: str, low: int, high: int, dtype: Any) -> None:
         most = 2**digits + 1
         least = 1 - most
     else:
-        raise ArgumentError(f"random::{name} makes integers, of a real type, not of {dtype}")
+        raise ArgumentError(f"random::{name} makes integers of a real dtype, not of {dtype}")
     if low < least or high > most:
         raise ArgumentError(
-            f"random::{name} makes numbers from {low} to below {high}, and {dtype} does not have "
-            "all of them"
+            f"random::{name} makes integers from {low} to below {high}, and {dtype} cannot "
+            "represent all of them"
         )
 
 
@@ -74,7 +74,9 @@ def uniform(low: float, high: float) -> Distribution:
     float64, 24 for float32. Raises ArgumentError unless ``high - low`` is finite and not negative.
     """
     if not (low <= high and math.isfinite(high - low)):
-        raise ArgumentError(f"numbers cannot be uniformly distributed from {low} to {high}")
+        raise ArgumentError(
+            f"the interval is from {low} to {high}; expected finite bounds, low <= high"
+        )
 
     def values(xp: Any, words: Any, size: int, dtype: Any) -> Any:
         digits = _digits_of(dtype)
@@ -92,7 +94,7 @@ def normal(mean: float, std: float) -> Distribution:
     Each part of a complex number has half the variance. Raises ArgumentError if ``std < 0``.
     """
     if not std >= 0:
-        raise ArgumentError(f"a standard deviation is not negative, and {std} was given")
+        raise ArgumentError(f"the standard deviation is {std}; expected 0 or more")
 
     def values(xp: Any, words: Any, size: int, dtype: Any) -> Any:
         pairs = words.reshape(-1, 2) >> xp.uint64(11)
@@ -148,7 +150,7 @@ def bernoulli(p: Any) -> Distribution:
         made = (words >> xp.uint64(11)).astype("float64") * 2.0**-53
         if isinstance(p, float):
             return made < p
-        _check_probability(bool(xp.all((p >= 0) & (p <= 1))), "another one")
+        _check_probability(bool(xp.all((p >= 0) & (p <= 1))), "out of range")
         return made < p.reshape(-1).astype("float64")
 
     return Distribution(_one_for_each, values)
@@ -156,7 +158,7 @@ def bernoulli(p: Any) -> Distribution:
 
 def _check_probability(is_one: bool, given: object) -> None:
     if not is_one:
-        raise ArgumentError(f"a probability is from 0 to 1, and {given} was given")
+        raise ArgumentError(f"the probability is {given}; expected a number from 0 to 1")
 
 
 def _one_for_each(size: int, dtype: Any) -> int:

@@ -172,7 +172,9 @@ def dropout_scale(p: float, train: bool) -> float:
 
 def _checked_shape(name: str, size: Any) -> tuple[int, ...]:
     if any(extent < 0 for extent in size):
-        raise ArgumentError(f"random::{name} was asked for the shape {list(size)}")
+        raise ArgumentError(
+            f"random::{name} was given the shape {list(size)}; expected extents of 0 or more"
+        )
     return tuple(size)
 
 

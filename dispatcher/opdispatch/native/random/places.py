@@ -86,7 +86,7 @@ class Cuda(Place):
         """See ``Place``."""
         if not is_of_possible_size(draw.shape):  # see Note [Sizes that wrap around]
             raise ArgumentError(
-                f"random::{draw.name} was asked for the shape {list(draw.shape)}, of more elements "
+                f"random::{draw.name} was given the shape {list(draw.shape)}, of more elements "
                 "than an array can have"
             )
         cupy = import_cupy(draw.device or "cuda")
@@ -125,7 +125,7 @@ def _checked(name: str, generator: Any) -> Generator:
     if isinstance(generator, Generator):
         return generator
     raise ArgumentError(
-        f"random::{name} takes an opdispatch.Generator, and was given one of "
+        f"random::{name} takes an opdispatch.Generator, but was given one of "
         f"{type(generator).__module__}.{type(generator).__qualname__}"
     )
 

@@ -36,7 +36,7 @@ class _Index:
                 place += 1
                 continue
             if self.dims[place] is not None:
-                raise by_elements(call, "the elements of a mask decide")
+                raise by_elements(call, "the elements of a mask")
             if array.ndim == 0:
                 raise refusal(call.name, "of a batch takes no mask without dimensions")
             found = list(xp.nonzero(array))

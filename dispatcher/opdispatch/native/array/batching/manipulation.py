@@ -26,7 +26,7 @@ def _broadcast_to(call: BatchedCall) -> tuple[Any, Any]:
     x, shape = call.args[0], call.value("shape")
     if call.ndim(0) > len(shape):
         raise refusal(
-            call.name, f"cannot make shape {list(call.shape(0))} of fewer dimensions: {shape}"
+            call.name, f"cannot broadcast shape {list(call.shape(0))} to fewer dimensions: {shape}"
         )
     x = with_ndim(x, 0, len(shape))
     return call.run(x=x, shape=[x.shape[0], *shape]), 0
@@ -88,7 +88,7 @@ def _permute_dims(call: BatchedCall) -> tuple[Any, Any]:
 
 def _repeat(call: BatchedCall) -> tuple[Any, Any]:
     if call.dims[1] is not None:
-        raise by_elements(call, "the numbers of repetitions decide")
+        raise by_elements(call, "the numbers of repetitions")
     x, axis = call.args[0], call.value("axis")
     if axis is None:
         return call.run(x=flattened(x), axis=1), 0
@@ -96,11 +96,11 @@ def _repeat(call: BatchedCall) -> tuple[Any, Any]:
     return call.run(x=x, axis=axis), 0
 
 
-def by_elements(call: BatchedCall, why: str) -> TransformError:
-    """Return the error for a result whose shape may differ between samples."""
+def by_elements(call: BatchedCall, what: str) -> TransformError:
+    """Return the error for a result whose shape depends on ``what``, as for ``nonzero``."""
     return TransformError(
-        f"vmap cannot batch {call.op.name}: {why} what shape the result has, and samples may "
-        "differ in that",
+        f"vmap cannot batch {call.op.name}: the shape of the result depends on {what}, which may "
+        "differ between samples",
         hint="use array_api.where and reductions, or call it outside of vmap",
         operator=str(call.op.name),
     )
@@ -116,7 +116,7 @@ def _reshape(call: BatchedCall) -> tuple[Any, Any]:
         fits = True
     if not fits or any(extent < 0 for extent in shape):
         raise refusal(
-            call.name, f"cannot make shape {call.value('shape')} of shape {list(call.shape(0))}"
+            call.name, f"cannot make shape {call.value('shape')} from shape {list(call.shape(0))}"
         )
     return call.run(shape=[call.batch_size, *shape]), 0
 
@@ -153,10 +153,12 @@ def meshgrid(arrays: Sequence[Any], *, indexing: str) -> list[Any]:
     and 'ij'.
     """
     if indexing not in ("xy", "ij"):
-        raise refusal("meshgrid", f"is of indexing 'xy' or 'ij', not {indexing!r}")
+        raise refusal("meshgrid", f"takes indexing='xy' or 'ij', not {indexing!r}")
     for each in arrays:
         if each.ndim > 1:
-            raise refusal("meshgrid", f"is of vectors, not of shape {show(each.shape)}")
+            raise refusal(
+                "meshgrid", f"takes arrays of one dimension, not of shape {show(each.shape)}"
+            )
     count = len(arrays)
     vectors = [xp.reshape(each, (-1,)) for each in arrays]
     axes = list(range(count))
@@ -213,7 +215,7 @@ def _take_along_axis(call: BatchedCall) -> tuple[Any, Any]:
 
 
 def _by_elements(call: BatchedCall) -> tuple[Any, Any]:
-    raise by_elements(call, "the elements decide")
+    raise by_elements(call, "its elements")
 
 
 MANIPULATION: dict[str, Rule] = {

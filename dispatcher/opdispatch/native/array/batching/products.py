@@ -18,7 +18,7 @@ def _matmul(call: BatchedCall) -> tuple[Any, Any]:
     first, second = call.dims
     n1, n2 = call.ndim(0), call.ndim(1)
     if n1 == 0 or n2 == 0:
-        raise refusal(call.name, "is of vectors and matrices, and was given a number")
+        raise refusal(call.name, "needs at least one dimension, but was given a 0-d sample")
     if call.shape(0)[-1] != call.shape(1)[-2 if n2 > 1 else -1]:
         raise refusal(
             call.name,
@@ -92,7 +92,9 @@ def _tensordot(call: BatchedCall) -> tuple[Any, Any]:
     rows, columns = left.shape[1 : 1 + len(free1)], right.shape[1 + len(in_second) :]
     sums = [left.shape[1 + len(free1) :], right.shape[1 : 1 + len(in_second)]]
     if sums[0] != sums[1]:
-        raise refusal(call.name, f"was given extents {sums[0]} and {sums[1]} to sum over")
+        raise refusal(
+            call.name, f"was given contracted extents {sums[0]} and {sums[1]}, which differ"
+        )
     count = math.prod(sums[0])
     product = xp.matmul(
         xp.reshape(left, (size, math.prod(rows), count)),

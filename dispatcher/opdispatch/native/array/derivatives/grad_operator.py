@@ -36,7 +36,7 @@ def grad(
     An empty ``grad_outputs`` means none. Raises AutogradError for arrays that are not tensors.
     """
     if any(not isinstance(each, Tensor) for each in (*outputs, *inputs)):
-        raise AutogradError("array::grad is of tensors, and was given an array without a history")
+        raise AutogradError("array::grad takes tensors, but was given an array, which has no graph")
     gradients = [each if each is None else _tensor(each) for each in grad_outputs]
     return list(
         autograd.grad(

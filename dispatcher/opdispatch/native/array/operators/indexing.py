@@ -159,7 +159,7 @@ def _shape_of(
         return tuple(whole[index].shape)
     for place in places:
         if index[place].dtype.kind not in "iu":
-            raise refusal(name, f"has no shape for an index of {index[place].dtype} on meta")
+            raise refusal(name, f"takes integer indices on meta, not {index[place].dtype}")
     joint = broadcast(name, *(tuple(index[place].shape) for place in places))
     # Integers count as 0-d arrays. Adjacent advanced entries are replaced in place, else in front.
     advanced = [

@@ -388,7 +388,7 @@ def without_common_type(name: str, error: DTypePromotionError) -> ArgumentError:
     ``check_pair`` accepts these, because some of NumPy's functions do.
     """
     return ArgumentError(
-        f"array::{name} was given arrays of types without a common one: {error}",
+        f"array::{name} was given arrays whose dtypes have no common type: {error}",
         hint="convert one of them with astype",
         operator=name,
     )

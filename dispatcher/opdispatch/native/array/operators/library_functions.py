@@ -152,7 +152,9 @@ def _reshape(found: Kernel) -> Kernel:
         for extent in shape if type(shape) is tuple else as_tuple(shape):
             if extent < -1:
                 shapes = show(as_tuple(shape)), show(x.shape)
-                raise refusal("reshape", "cannot make the shape {} of the shape {}".format(*shapes))
+                raise refusal(
+                    "reshape", "cannot make the shape {} from the shape {}".format(*shapes)
+                )
         return found(x, shape, copy=copy)
 
     return reshape

@@ -28,7 +28,7 @@ def _check(name: str, points: int, norm: str) -> None:
     if points < 1:
         raise refusal(name, f"needs at least one point, not {points}")
     if norm not in ("backward", "ortho", "forward"):
-        raise refusal(name, f"has the norms 'backward', 'ortho' and 'forward', not {norm!r}")
+        raise refusal(name, f"takes norm='backward', 'ortho' or 'forward', not {norm!r}")
 
 
 def _transform(name: str) -> Callable[..., MetaArray]:

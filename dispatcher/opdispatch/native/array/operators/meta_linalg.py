@@ -85,7 +85,9 @@ def _matrix(batch: Shape, extent: int) -> Shape:
 
 def _matmul(x1: MetaArray, x2: MetaArray) -> MetaArray:
     if not x1.shape or not x2.shape:
-        raise refusal("matmul", f"multiplies no numbers, but was given {show(x1.shape, x2.shape)}")
+        raise refusal(
+            "matmul", f"needs shapes of one dimension or more, not {show(x1.shape, x2.shape)}"
+        )
     *batch1, rows, inner1 = (1, *x1.shape) if len(x1.shape) == 1 else x1.shape
     *batch2, inner2, columns = (*x2.shape, 1) if len(x2.shape) == 1 else x2.shape
     if inner1 != inner2:

@@ -26,7 +26,7 @@ from opdispatch.native.array.operators.meta_shapes import (
 
 def _meshgrid(arrays: Sequence[MetaArray], *, indexing: str = "xy") -> list[MetaArray]:
     if indexing not in ("xy", "ij"):
-        raise refusal("meshgrid", f"has the indexings 'xy' and 'ij', not {indexing!r}")
+        raise refusal("meshgrid", f"takes indexing='xy' or 'ij', not {indexing!r}")
     extents = [math.prod(array.shape) for array in arrays]
     if indexing == "xy":
         extents[:2] = reversed(extents[:2])
@@ -46,7 +46,10 @@ def _broadcast_to(x: MetaArray, shape: int | Sequence[int]) -> MetaArray:
     wanted = as_tuple(shape)
     if broadcast("broadcast_to", x.shape, wanted) != wanted:
         shapes = show(x.shape, wanted)
-        raise refusal("broadcast_to", f"was given shapes {shapes}, the first no part of the second")
+        raise refusal(
+            "broadcast_to",
+            f"was given shapes {shapes}, the first of which does not broadcast to the second",
+        )
     return MetaArray(wanted, x.dtype)
 
 
@@ -56,14 +59,14 @@ def _take(x: MetaArray, indices: MetaArray, *, axis: int | None = None) -> MetaA
     place = check_axis("take", 0 if axis is None else axis, len(shape))
     before, after = shape[:place], shape[place + 1 :]
     if shape[place] == 0 and 0 not in (*before, *indices.shape):
-        raise refusal("take", f"takes no elements out of none, in the shape {show(x.shape)}")
+        raise refusal("take", f"cannot take elements from an empty axis of shape {show(x.shape)}")
     return MetaArray((*before, *indices.shape, *after), x.dtype)
 
 
 def _take_along_axis(x: MetaArray, indices: MetaArray, *, axis: int = -1) -> MetaArray:
     name = "take_along_axis"
     if indices.dtype.kind == "b":
-        raise refusal(name, "takes indices that are integers, not bool")
+        raise refusal(name, "takes integer indices, not bool")
     _check_indices(name, indices)
     if len(x.shape) != len(indices.shape):
         shapes = show(x.shape, indices.shape)
@@ -72,13 +75,13 @@ def _take_along_axis(x: MetaArray, indices: MetaArray, *, axis: int = -1) -> Met
     extent = indices.shape[place]
     shape = broadcast(name, replace_extent(x.shape, place, extent), indices.shape)
     if x.shape[place] == 0 and 0 not in shape:
-        raise refusal(name, f"takes no elements out of none, in the shape {show(x.shape)}")
+        raise refusal(name, f"cannot take elements from an empty axis of shape {show(x.shape)}")
     return MetaArray(shape, x.dtype)
 
 
 def _check_indices(name: str, indices: MetaArray) -> None:
     if indices.dtype.kind not in "biu":
-        raise refusal(name, f"takes indices that are integers, not {indices.dtype}")
+        raise refusal(name, f"takes integer indices, not {indices.dtype}")
 
 
 def _concat(arrays: Sequence[MetaArray], *, axis: int | None = 0) -> MetaArray:
@@ -89,7 +92,7 @@ def _concat(arrays: Sequence[MetaArray], *, axis: int | None = 0) -> MetaArray:
     others = {remove_axis(shape, place) for shape in shapes}
     if len(others) > 1 or len(set(map(len, shapes))) > 1:
         raise refusal(
-            "concat", f"was given shapes {show(*shapes)}, which differ beside axis {axis}"
+            "concat", f"was given shapes {show(*shapes)}, whose extents differ outside axis {axis}"
         )
     extent = sum(shape[place] for shape in shapes)
     dtype = find_common_dtype("concat", *(array.dtype for array in arrays))
@@ -194,7 +197,7 @@ def _reshape(x: MetaArray, shape: int | Sequence[int], *, copy: bool | None = No
     fits = size == known if unknown == 0 else unknown == 1 and known > 0 and size % known == 0
     if not fits or min(wanted, default=0) < -1:
         raise refusal(
-            "reshape", f"cannot make the shape {show(wanted)} of the shape {show(x.shape)}"
+            "reshape", f"cannot make the shape {show(wanted)} from the shape {show(x.shape)}"
         )
     return MetaArray(tuple(size // known if extent < 0 else extent for extent in wanted), x.dtype)
 

@@ -49,7 +49,7 @@ def _reduction(name: str, function: Callable[..., Any]) -> Callable[..., MetaArr
     ) -> MetaArray:
         axes = check(name, axis, len(x.shape))
         if name in _WITHOUT_IDENTITY and any(x.shape[each] == 0 for each in axes):
-            raise refusal(name, f"has no result over no elements, in the shape {show(x.shape)}")
+            raise refusal(name, f"cannot reduce zero elements of an array of shape {show(x.shape)}")
         if dtype is None:
             dtype = find_dtype(name, function, ONE_ELEMENT, x.dtype)
         return MetaArray(reduce_shape(x.shape, axes, keepdims), dtype)
@@ -96,9 +96,11 @@ def _searchsorted(
 ) -> MetaArray:
     name = "searchsorted"
     if len(x1.shape) != 1:
-        raise refusal(name, f"searches in one dimension, not in the shape {show(x1.shape)}")
+        raise refusal(
+            name, f"searches a sorted array of one dimension, not of the shape {show(x1.shape)}"
+        )
     if side not in ("left", "right"):
-        raise refusal(name, f"has the sides 'left' and 'right', not {side!r}")
+        raise refusal(name, f"takes side='left' or 'right', not {side!r}")
     if sorter is not None and sorter.shape != x1.shape:
         shapes = show(sorter.shape, x1.shape)
         raise refusal(name, f"was given a sorter and an array of shapes {shapes}, which differ")
@@ -133,7 +135,9 @@ def _diff(
             x.shape, place, 0
         ):
             shapes = show(x.shape, other.shape)
-            raise refusal("diff", f"was given shapes {shapes}, which differ beside axis {axis}")
+            raise refusal(
+                "diff", f"was given shapes {shapes}, whose extents differ outside axis {axis}"
+            )
         extent += shape[place]
         dtypes.append(other.dtype)
     shape = replace_extent(x.shape, place, max(0, extent - n))

@@ -62,7 +62,9 @@ def check_axes(name: str, axes: Axes, ndim: int, *, repeatable: bool = False) ->
         return tuple(range(ndim))
     checked = tuple(check_axis(name, axis, ndim) for axis in as_tuple(axes))
     if not repeatable and len(set(checked)) < len(checked):
-        raise refusal(name, f"was given axes {list(as_tuple(axes))}, of which one is there twice")
+        raise refusal(
+            name, f"was given axes {list(as_tuple(axes))}, of which two are the same axis"
+        )
     return checked
 
 

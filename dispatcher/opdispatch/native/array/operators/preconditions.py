@@ -54,7 +54,7 @@ def _arange(start: Any, stop: Any = None, step: Any = 1, **options: Any) -> None
     first, last = (0, start) if stop is None else (start, stop)
     listed = f"from {first!r} to {last!r} by {step!r}"
     if any(isinstance(each, complex) for each in (first, last, step)):
-        raise refusal("arange", f"goes by real numbers, not {listed}")
+        raise refusal("arange", f"takes real numbers, but was to go {listed}")
     if step == 0:
         raise refusal("arange", f"cannot go {listed}")
 
@@ -162,7 +162,9 @@ def _searchsorted(x1: Any, x2: Any, **options: Any) -> None:
     for each in (x1, x2):
         if isinstance(each, complex) or getattr(each, "dtype", x1.dtype).kind == "c":
             kind = getattr(each, "dtype", "complex")
-            raise refusal("searchsorted", f"goes by order, and {kind} has none")
+            raise refusal(
+                "searchsorted", f"needs elements with an order, which {kind} does not have"
+            )
 
 
 def _tensordot(x1: Any, x2: Any, *, axes: int | Sequence[Sequence[int]] = 2) -> None:
@@ -212,20 +214,22 @@ def _outer(x1: Any, x2: Any) -> None:
 def _real(name: str, option: str) -> Check:
     def check(x: Any, **options: Any) -> None:
         if isinstance(value := options.get(option), complex):
-            raise refusal(name, f"goes by real numbers, and {option!r} is {value}")
+            raise refusal(name, f"takes a real number as {option!r}, not {value}")
 
     return check
 
 
 def _qr(x: Any, *, mode: str = "reduced") -> None:
     if mode not in ("reduced", "complete"):
-        raise refusal("linalg_qr", f"has the modes 'reduced' and 'complete', not {mode!r}")
+        raise refusal("linalg_qr", f"takes mode='reduced' or 'complete', not {mode!r}")
 
 
 def _meshgrid(arrays: Sequence[Any], *, indexing: str = "xy") -> None:
     for each in arrays:
         if len(each.shape) > 1:
-            raise refusal("meshgrid", f"is of vectors, not of shape {show(each.shape)}")
+            raise refusal(
+                "meshgrid", f"takes arrays of one dimension, not of shape {show(each.shape)}"
+            )
 
 
 _CHECKS: dict[str, Check] = {
