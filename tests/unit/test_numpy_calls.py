@@ -359,9 +359,14 @@ def _outcome(call: Call, function: Callable[..., Any], x: np.ndarray) -> Any:
     except Exception as error:
         return type(error), str(error)
     results = result if isinstance(result, tuple | list) else [result]
-    return [
-        (type(x), x.dtype, x.shape, x.strides if x.size else None, x.tobytes()) for x in results
-    ]
+    return [(type(x), x.dtype, x.shape, _steps(x), x.tobytes()) for x in results]
+
+
+def _steps(x: np.ndarray | np.generic) -> list[int]:
+    """Return the strides along which there is more than one element."""
+    if not x.size:
+        return []
+    return [by for by, extent in zip(x.strides, x.shape, strict=True) if extent > 1]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

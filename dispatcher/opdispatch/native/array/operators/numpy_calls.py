@@ -58,8 +58,11 @@ CHECKS: Final = {
     "vdot": _below_the_protocol(np.vdot),
     "are_axes": frozenset(range(-64, 64)).issuperset,
     "nditer": np.nditer,
-    "OF_BROADCASTS": ["multi_index", "refs_ok", "zerosize_ok"],
-    "READ_ONLY": [["readonly"]],
+    "OF_BROADCASTS": ["multi_index", "refs_ok"],
+    "AT_NEW_AXIS": {
+        **{axis: (*[slice(None)] * axis, None) for axis in range(64)},
+        **{-1 - axis: (..., None, *[slice(None)] * axis) for axis in range(64)},
+    },
     "its_own": frozenset({np.ndarray}),
     "size_of": math.prod,
     "is_contiguous": attrgetter("flags.c_contiguous"),
@@ -94,13 +97,16 @@ _ARE_OF_ONE_EXTENT = " and ".join(
         "x1.shape[a] == x2.shape[b]",
     ]
 )
+# Reading the ends of a short list takes half the time of ``min``.
+_ARE_AT_LEAST = "(shape[0] >= {0} <= shape[-1] if len(shape) < 3 else min(shape) >= {0})"
 _ARE_ITS_OWN = "(are_alike or its_own.issuperset(map(type, arrays)))"  # see ``kernels.py``
 _HAVE_ONE_DTYPE = "(are_alike or arrays[0].dtype.isnative and len(set(map(dtype_of, arrays))) == 1)"
 # If this holds, ``np.array(arrays)`` equals ``np.stack(arrays)``.
 _ARE_ALIKE = " and ".join(
     [
         f"axis == 0 and arrays[0].ndim < 32 and {_HAVE_ONE_DTYPE}",
-        "len(set(map(shape_of, arrays))) == 1",
+        "(arrays[0].shape == arrays[1].shape if len(arrays) == 2"
+        " else len(set(map(shape_of, arrays))) == 1)",
         # For other layouts, the memory order of the result differs from ``np.stack``'s.
         "(arrays[0].ndim < 2 or all(map(is_contiguous, arrays)))",
     ]
@@ -180,18 +186,19 @@ NUMPY_CALLS: Final = {
     # The core of ``np.broadcast_to``, without its copy of the shape and three generators. A view
     # that repeats no element must be writable, and takes the general path.
     "broadcast_to": NumpyCall(
-        "nditer((x,), OF_BROADCASTS, READ_ONLY, None, 'C', 'no', None, shape).itviews[0]",
-        "shape and min(shape) >= 0 and size_of(shape) != x.size",
+        "nditer(x, OF_BROADCASTS, None, None, 'C', 'no', None, shape).itviews[0]",
+        f"shape and {_ARE_AT_LEAST.format(1)} and 0 != x.size != size_of(shape)",
     ),
     "concat": NumpyCall(
         f"concatenate(arrays, axis) if {_ARE_ITS_OWN} else np.concatenate(arrays, axis)", "arrays"
     ),
     "stack": NumpyCall("np.array(arrays)", f"arrays and {_ARE_ITS_OWN} and {_ARE_ALIKE}"),
     "take": NumpyCall("x.take(indices, axis)"),
-    "reshape": NumpyCall("x.reshape(shape)", "copy is None and (not shape or min(shape) >= -1)"),
+    "reshape": NumpyCall(
+        "x.reshape(shape)", f"copy is None and (not shape or {_ARE_AT_LEAST.format(-1)})"
+    ),
     "expand_dims": NumpyCall(
-        "x.reshape((*(s := x.shape)[: (a := axis[0] % (x.ndim + 1))], 1, *s[a:]))",
-        "len(axis) == 1 and -x.ndim - 1 <= axis[0] <= x.ndim",
+        "x[AT_NEW_AXIS[axis[0]]]", "len(axis) == 1 and -(n := x.ndim) - 1 <= axis[0] <= n < 64"
     ),
     # Iterating over a 1-d array gives scalars, not 0-d arrays.
     "unstack": NumpyCall(
