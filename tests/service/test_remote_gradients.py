@@ -171,7 +171,7 @@ def test_grad_mode_goes_with_the_call(shared_daemon: RunningDaemon, standard: oc
 
 def test_what_has_no_gradient(standard: oc.Session):
     x = standard.put(X)
-    with pytest.raises(oc.KernelError, match="an array without a history"):
+    with pytest.raises(oc.KernelError, match="takes tensors, but was given an array"):
         standard.grad(xp.sum(x), x)
 
 

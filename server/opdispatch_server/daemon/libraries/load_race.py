@@ -74,10 +74,7 @@ class LoadRace:
         self._changes.note()
 
     async def wait_for_decision(self) -> bool:
-        """Wait until the version is published, or no member is importing it any more.
-
-        Return whether it is published.
-        """
+        """Wait until the version is published or no member imports it; return whether published."""
         while not self.version.is_active and self._importers:
             await self._changes.wait()
         return self.version.is_active

@@ -119,7 +119,7 @@ def _read_source(
                 )
             name = _check_name(request.name or label.rpartition(".")[2])
             home = _read_home(request, b"", label)
-            # The digest of a module in another environment is known once that environment exists.
+            # A module in another environment gets its digest once that environment is built.
             digest = "" if home.has_environment else digest_module(label)
             return name, LibrarySource(label, digest, is_module=True, home=home)
         case _:

@@ -26,10 +26,10 @@ MOST_PENDING: Final = 1024
 
 
 class DirectKeeps:
-    """Grants, and later learns of, values kept by direct calls. For use in the event loop only.
+    """Grants and collects values kept by direct calls. For use in the event loop only.
 
-    Each question to an interpreter is a task of its own: the waiting task may be cancelled, but
-    the answer still counts. About each grant, one question at a time is asked, and one waits.
+    Each question to an interpreter is a task of its own, so that its answer is recorded even if the
+    waiting task is cancelled. For each grant, at most one question is in progress and one queued.
     """
 
     def __init__(self, table: RemoteValueTable) -> None:
@@ -49,7 +49,7 @@ class DirectKeeps:
         return grant is not None and grant.values > 0 and grant.bytes > 0
 
     async def prepare(self, request: execution_pb2.CallRequest) -> None:
-        """Learn of kept values that a call names; of all, if its results may have no room."""
+        """Collect the kept values that a call names, or all if its results may exceed the limit."""
         if not self._table.granted:
             return
         find = self._table.find_holder
@@ -84,7 +84,7 @@ class DirectKeeps:
             await asyncio.wait(waiting)
 
     async def hear_all(self) -> None:
-        """Learn of everything kept so far, except from interpreters that hang."""
+        """Collect all values kept so far, except from interpreters that do not answer in time."""
         asked = [
             question.answered
             for holder in self._table.granted

@@ -1,4 +1,4 @@
-"""How much clients may keep, and how much of that direct calls may keep without asking."""
+"""Limits on the values that clients keep, and grants of a part of them to direct calls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class ValueLimits(NamedTuple):
 
 MOST_GRANTED: Final = ValueLimits(256, 256 << 20)
 """The most values granted at a time."""
-# And the largest part of what the client may still keep.
+# A grant is at most one part in so many of the client's remaining limit.
 _PART = 8
 
 
 class Question:
-    """A question about a grant that waits for its turn; until then, further askers join it."""
+    """A queued question to an interpreter about a grant; requests join it until it is sent."""
 
     __slots__ = ("answered", "grants", "release")
 
@@ -33,7 +33,7 @@ class Question:
 
 
 class Grant:
-    """How many values and bytes a client's direct calls may keep in one interpreter."""
+    """The values and bytes that a client's direct calls may keep in one interpreter."""
 
     __slots__ = ("asking", "bytes", "next", "values")
 
@@ -41,13 +41,13 @@ class Grant:
         self.values = 0
         self.bytes = 0
         self.asking = asyncio.Lock()
-        """Held while the interpreter is asked how much of it has been used."""
+        """Held while the interpreter is asked for the values kept under the grant."""
         self.next: Question | None = None
-        """The question that waits for ``asking``."""
+        """The queued question, which waits for ``asking``."""
 
 
 def part_of(values: int, nbytes: int) -> ValueLimits:
-    """Return how much to grant of what may still be kept."""
+    """Return the grant for a client that may still keep ``values`` values and ``nbytes`` bytes."""
     return ValueLimits(
         min(MOST_GRANTED.values, max(values, 0) // _PART),
         min(MOST_GRANTED.bytes, max(nbytes, 0) // _PART),

@@ -1,4 +1,4 @@
-"""How much one identity may keep in interpreters, over all of its sessions."""
+"""The quota of the values that one identity keeps, over all of its sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RETRY_AFTER: Final = "1.000"
 
 
 class SessionValues(Protocol):
-    """The values of one session, as a quota sees them."""
+    """The values of one session that count towards a quota."""
 
     @property
     def values(self) -> Sized:
