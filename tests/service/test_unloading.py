@@ -18,7 +18,7 @@ WORKERS = 1
 MIB = 2**20
 UNLOAD_SECONDS = [
     "opdispatch_server.worker.libraries.loaded.UNLOAD_SECONDS",
-    "opdispatch_server.worker.libraries.instructions.UNLOAD_SECONDS",
+    "opdispatch_server.worker.libraries.staging.UNLOAD_SECONDS",
 ]
 
 

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
-import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
 
 from opdispatch import Dispatcher, KernelFunction
-from opdispatch.arrays import collected_backends
-from opdispatch.errors import InternalError, OpdispatchError, RegistrationError
-from opdispatch.library.unload_hooks import collected_unload_hooks, run_unload_hooks
-from opdispatch.library.warmup import collected_warmup_calls
+from opdispatch.errors import InternalError
 from opdispatch_server.blame.flight_record import IMPORT, UNLOAD, Subject
 from opdispatch_server.fault_points import FaultPoint, fault_point
 from opdispatch_server.full_collections import FullCollections
-from opdispatch_server.library_code.module_file import digest_module
-from opdispatch_server.library_code.module_import import FolderImport, LibraryImport, ModuleImport
 from opdispatch_server.library_code.module_names import NAMES
-from opdispatch_server.library_code.unpacked_libraries import (
-    LibraryFolder,
-    UnpackedLibraries,
-    show_paths,
-)
-from opdispatch_server.library_code.user_traceback import (
-    describe_exception,
-    find_user_line,
-    format_user_traceback,
-)
+from opdispatch_server.library_code.unpacked_libraries import UnpackedLibraries
 from opdispatch_server.lifted_kernels import LiftedKernels
 from opdispatch_server.process_memory import trim_memory
-from opdispatch_server.registration_codec import batch_from_proto, batch_to_proto, rules_last
-from opdispatch_server.worker.libraries.loaded import UNLOAD_SECONDS, LoadedLibrary, gone_error
+from opdispatch_server.registration_codec import batch_from_proto
+from opdispatch_server.worker.libraries.loaded import LoadedLibrary, gone_error
+from opdispatch_server.worker.libraries.staging import InterpreterStaging
 from opdispatch_server.worker.libraries.unloaded_code import UnloadedCode
-from opdispatch_wire.errors import LibraryLoadError
 from opdispatch_wire.v1 import interpreter_pb2 as pb
-
-# Numbers for the modules of uploads. Not load ids, which another daemon counts from the beginning.
-_IMPORTS = itertools.count(1)
-MANY_REGISTRATIONS = 5_000
-# the largest value in the batch's field; threads run out long before
-HIGHEST_CONCURRENCY = 2**31 - 1
 
 
 class InterpreterLibraries:
@@ -62,13 +37,11 @@ class InterpreterLibraries:
         """Hold libraries; ``unpacked`` has the uploads for which the daemon names no folder."""
         self.dispatcher = dispatcher
         self._make_forwarding_kernel = make_forwarding_kernel
-        self._unpacked = unpacked
         self._libraries: dict[int, LoadedLibrary] = {}
-        # The version that was imported last, and is not published yet.
-        self._staged: LoadedLibrary | None = None
         self._collections = FullCollections()
         self.unloaded = UnloadedCode()
         """The code of unloaded libraries that is still in use."""
+        self._staging = InterpreterStaging(dispatcher, unpacked, self.unloaded)
         NAMES.reserve_loaded()
 
     def get(self, load_id: int) -> LoadedLibrary:
@@ -88,8 +61,8 @@ class InterpreterLibraries:
                 return Subject(IMPORT, message.stage.name)
             case "retire" if not message.retire.keep:
                 library = self._libraries.get(message.retire.load_id)
-            case "abort" if self._has_staged(message.abort.load_id):
-                library = self._staged
+            case "abort":
+                library = self._staging.find(message.abort.load_id)
             case _:
                 return None
         if library is None or library.imported is None:  # a mirror: its code runs elsewhere
@@ -98,7 +71,7 @@ class InterpreterLibraries:
 
     def drop_all(self) -> None:
         """Undo and release everything: the daemon that loaded it is gone."""
-        self._abandon_staged()
+        self._staging.abandon()
         while self._libraries:
             _, library = self._libraries.popitem()  # the newest first
             library.retire(self.dispatcher)
@@ -109,7 +82,7 @@ class InterpreterLibraries:
 
         They run concurrently, for at most ``seconds``.
         """
-        self._abandon_staged()
+        self._staging.abandon()
         threads = [
             threading.Thread(target=library.unload, args=(seconds,), daemon=True)
             for library in self._libraries.values()
@@ -129,7 +102,9 @@ class InterpreterLibraries:
         answer = pb.InterpreterMessage(instruction_id=message.instruction_id)
         match message.WhichOneof("kind"):
             case "stage":
-                answer.staged.CopyFrom(self._stage(message.stage))
+                replaced = self._libraries.get(message.stage.replaces)
+                batch = self._staging.stage(message.stage, self._libraries.values(), replaced)
+                answer.staged.CopyFrom(batch)
                 fault_point(FaultPoint.INTERPRETER_STAGED)
                 return answer
             case "commit":
@@ -154,95 +129,13 @@ class InterpreterLibraries:
         answer.done.SetInParent()
         return answer
 
-    def _stage(self, stage: pb.Stage) -> pb.RegistrationBatch:
-        replaced = self._libraries.get(stage.replaces)
-        imported = self._prepare_import(stage, replaced.imported if replaced else None)
-        with self.dispatcher.transaction() as transaction:
-            for library in self._libraries.values():
-                # Versions that are neither active nor replaced are being unloaded.
-                if library is replaced or library.name == stage.name:
-                    for handle in library.handles:
-                        handle.close()
-            step = "it was imported"
-            try:
-                with (
-                    collected_unload_hooks() as hooks,
-                    collected_backends() as backends,
-                    collected_warmup_calls() as calls,
-                ):
-                    imported.run()
-                    # calls that only this thread can make, until it is published
-                    for call in calls:
-                        step = f"its warm-up call of {call.operator} ran"
-                        call.run()
-            except BaseException as error:  # even sys.exit() must not end the interpreter
-                failure = _load_error(error, stage, imported, step)
-                run_unload_hooks(hooks, UNLOAD_SECONDS)
-                imported.abandon()
-                raise failure from error
-            registrations = rules_last(dict.fromkeys(transaction.registrations))
-            transaction.rollback()
-        try:
-            max_concurrency = read_max_concurrency(imported.main_module(), stage)
-            kinds = [each.backend.device_type for each in backends]
-            batch = batch_to_proto(registrations, max_concurrency, kinds)
-            for registration in batch.registrations:
-                registration.site = show_paths(registration.site)
-            batch.has_unload_hooks = any(hooks)
-            if stage.WhichOneof("source") == "module":
-                batch.sha256 = digest_module(stage.module)
-        except BaseException as error:  # a module may execute anything when an attribute is read
-            failure = _load_error(error, stage, imported)
-            run_unload_hooks(hooks, UNLOAD_SECONDS)
-            imported.abandon()
-            for backend in backends:
-                backend.close()
-            raise failure from error
-        self._staged = LoadedLibrary(
-            stage.load_id,
-            stage.name,
-            registrations,
-            imported,
-            max_concurrency,
-            backends,
-            stage.version,
-            hooks,
-            self.unloaded,
-        )
-        if len(registrations) > MANY_REGISTRATIONS and gc.isenabled():
-            # A full collection would soon be due, and take so long that the daemon might miss
-            # heartbeats; during an import it expects none.
-            gc.collect()
-        return batch
-
-    def _prepare_import(self, stage: pb.Stage, replaced: LibraryImport | None) -> LibraryImport:
-        if stage.WhichOneof("source") == "module":
-            return ModuleImport(stage.module, replaced)
-        path = Path(stage.folder or self._unpacked.find(stage.sha256, stage.filename))
-        return FolderImport(LibraryFolder(path, stage.filename, stage.name), next(_IMPORTS))
-
     def _commit(self, commit: pb.Commit) -> None:
-        staged = self._staged
-        if staged is None or staged.imported is None or staged.load_id != commit.load_id:
-            raise InternalError(f"load {commit.load_id} was not staged")
-        self._publish(staged, commit.above)
-        staged.imported.confirm()
-        self._staged = None
+        self._publish(self._staging.get(commit.load_id), commit.above)
+        self._staging.confirm()
 
     def _abort(self, abort: pb.Abort) -> None:
-        if self._has_staged(abort.load_id):
-            self._abandon_staged()
-
-    def _has_staged(self, load_id: int) -> bool:
-        return self._staged is not None and self._staged.load_id == load_id
-
-    def _abandon_staged(self) -> None:
-        staged, self._staged = self._staged, None
-        if staged is not None and staged.imported is not None:
-            imported = staged.imported
-            staged.close_backends()
-            staged.unload(UNLOAD_SECONDS)
-            imported.abandon()  # restores the modules that it replaced
+        if self._staging.find(abort.load_id) is not None:
+            self._staging.abandon()
 
     def _retire(self, retire: pb.Retire) -> None:
         library = self._libraries.get(retire.load_id)
@@ -309,43 +202,3 @@ class InterpreterLibraries:
             yield
             for each, kernels in zip(later, lifted, strict=True):
                 each.handles = kernels.put_back(self.dispatcher)
-
-
-def read_max_concurrency(module: ModuleType, stage: pb.Stage) -> int:
-    """Return a library's ``max_concurrency``; 1 if it has none. Raises LibraryLoadError."""
-    value = getattr(module, "max_concurrency", 1)
-    if type(value) is int and value >= 1:
-        return min(value, HIGHEST_CONCURRENCY)
-    label = stage.filename or stage.module
-    raise LibraryLoadError(
-        f"{label}: max_concurrency is {reprlib.repr(value)}; expected an int of at least 1",
-        hint="it limits how many calls of the library run in an interpreter at a time",
-        library=stage.name,
-    )
-
-
-def _load_error(
-    error: BaseException, stage: pb.Stage, imported: LibraryImport, step: str = "it was imported"
-) -> OpdispatchError:
-    """Return the error for the client, with the traceback and the line that is to blame.
-
-    ``step`` describes what was being done.
-    """
-    if isinstance(error, LibraryLoadError):
-        return error
-    line = find_user_line(error, imported.owns)
-    found = {"library": stage.name, "line": line, "traceback": format_user_traceback(error)}
-    if isinstance(error, RegistrationError):
-        shown = show_paths(error.message)
-        message = f"{line}: {shown}" if line else shown
-        return type(error)(message, hint=error.hint, **{**error.facts, **found})
-    label = stage.filename or stage.module
-    where = f", at {line}" if line else ""
-    is_nowhere = isinstance(error, ModuleNotFoundError) and error.name == stage.module
-    uploads = f"a file or a folder is uploaded by its path: {label}.py, {label}/"
-    return LibraryLoadError(
-        f"{label} raised {show_paths(describe_exception(error))} when {step}{where}",
-        hint=uploads if is_nowhere else "",
-        exception_type=type(error).__qualname__,
-        **found,
-    )
