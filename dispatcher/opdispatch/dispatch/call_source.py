@@ -7,9 +7,10 @@ For ``(Tensor x, int n=1) -> Tensor`` it is, except for the order of a few lines
             return _op.interpret_call(*_given([], [('x', x), ('n', n)], _extra, [], _more))
         try:
             _v1 = _d1 if n is _M else n         # and checked to be an int
-            _calls = _op._entry.calls
-            if _on and (_s := _local()) is not _DEFAULT:
-                _calls = _op._entry.calls_of_states.get(_s.switched, _none)
+            _calls = (
+                _op._entry.calls if not _on or (_s := _local()) is _DEFAULT
+                else _op._entry.calls_of_states.get(_s.switched, _none)
+            )
             if x is an array:
                 _k = _calls.arrays              # None, if it is the first call of its kind
             elif x is a plain tensor:
@@ -46,11 +47,10 @@ from opdispatch.local_state.local_dispatch_key_set import DEFAULT_STATE, LOCAL_S
 from opdispatch.schema.function_schema import FunctionSchema
 from opdispatch.schema.types import TENSOR, ListType, SchemaType
 
-_FIND_CALLS = [
-    "_calls = _op._entry.calls",
-    "if _on and (_s := _local()) is not _DEFAULT:",
-    "    _calls = _op._entry.calls_of_states.get(_s.switched, _none)",
-]
+_FIND_CALLS = (
+    "_calls = _op._entry.calls if not _on or (_s := _local()) is _DEFAULT"
+    " else _op._entry.calls_of_states.get(_s.switched, _none)"
+)
 
 
 class CallSource:
@@ -334,13 +334,13 @@ class CallSource:
         """Return lines that set ``_k``, using ``others`` unless all tensors are arrays or plain."""
         arguments = self.dispatching
         if not self._is_usual:
-            return [*_FIND_CALLS, *others]
+            return [_FIND_CALLS, *others]
         needs = " or ".join(each.needs_gradient() for each in arguments)
         first = arguments[0]
         are_tensors = " and ".join(each.are_tensors(each is first) for each in arguments)
         are_arrays = " and ".join(each.are_arrays(each is first) for each in arguments)
         return [
-            *_FIND_CALLS,
+            _FIND_CALLS,
             *(line for each in arguments for line in each.sort_list()),
             *(["_n = None"] if self._counted else ()),
             *([f"_t = _type({first.value})"] if first.kind is TENSOR else ()),
