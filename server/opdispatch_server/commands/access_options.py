@@ -23,7 +23,7 @@ Tokens = Annotated[
         envvar="OPDISPATCH_TOKENS",
         metavar="FILE",
         dir_okay=False,
-        help="Ask those who come over TCP for a token of this file: see `opdispatch token`.",
+        help="Require a token of this file from clients over TCP: see `opdispatch token`.",
         show_default=False,
     ),
 ]
@@ -33,8 +33,8 @@ TlsCert = Annotated[
         envvar="OPDISPATCH_TLS_CERT",
         metavar="FILE",
         dir_okay=False,
-        help="The certificate for TCP ports, with those up to its CA, in PEM: they speak TLS then. "
-        "It is read again when it changes.",
+        help="Serve TLS on TCP ports with this certificate chain, in PEM. It is read again when it "
+        "changes.",
         show_default=False,
     ),
 ]
@@ -44,7 +44,7 @@ TlsKey = Annotated[
         envvar="OPDISPATCH_TLS_KEY",
         metavar="FILE",
         dir_okay=False,
-        help="The key of that certificate, in PEM.",
+        help="The private key of that certificate, in PEM.",
         show_default=False,
     ),
 ]
@@ -54,7 +54,7 @@ TlsClientCa = Annotated[
         envvar="OPDISPATCH_TLS_CLIENT_CA",
         metavar="FILE",
         dir_okay=False,
-        help="Ask clients at TCP ports for a certificate of this CA, too.",
+        help="Also require a client certificate of this CA on TCP ports.",
         show_default=False,
     ),
 ]
@@ -64,7 +64,7 @@ TlsCa = Annotated[
         envvar="OPDISPATCH_TLS_CA",
         metavar="FILE",
         dir_okay=False,
-        help="The CA of the daemon's certificate: it is reached over TLS then.",
+        help="Connect to the daemon over TLS, and verify its certificate with this CA.",
         show_default=False,
     ),
 ]
@@ -75,7 +75,7 @@ WorkerTlsCert = Annotated[
         envvar="OPDISPATCH_TLS_CERT",
         metavar="FILE",
         dir_okay=False,
-        help="The certificate to show to the daemon, if it asks for one.",
+        help="The client certificate for a daemon that requires one.",
         show_default=False,
     ),
 ]
@@ -85,7 +85,7 @@ AllowUser = Annotated[
         metavar="USER=ROLE",
         envvar="OPDISPATCH_ALLOW_USER",
         callback=_check_users,
-        help="Let another user of this machine use the unix sockets: alice=call, "
+        help="Let another user of this machine use the unix sockets, with a role: alice=call, "
         "bob=load:image::*, carol=admin. Repeat it for several.",
         show_default=False,
     ),
@@ -96,8 +96,8 @@ QuotaCalls = Annotated[
         envvar="OPDISPATCH_QUOTA_CALLS",
         min=1,
         metavar="N",
-        help="How many calls of one token's holder, or of one user of --allow-user, may be under "
-        "way. Default: any number.",
+        help="How many calls one identity may have under way: the holder of a token, or a user of "
+        "--allow-user. Default: any number.",
         show_default=False,
     ),
 ]
@@ -107,7 +107,7 @@ QuotaBytes = Annotated[
         envvar="OPDISPATCH_QUOTA_BYTES",
         min=1,
         metavar="N",
-        help="How many bytes these may have together. Default: any number.",
+        help="How many bytes these calls may have together. Default: any number.",
         show_default=False,
     ),
 ]
@@ -117,7 +117,7 @@ QuotaSessions = Annotated[
         envvar="OPDISPATCH_QUOTA_SESSIONS",
         min=1,
         metavar="N",
-        help="How many of their sessions may keep values in interpreters. Default: any number.",
+        help="How many sessions of one identity may keep remote values. Default: any number.",
         show_default=False,
     ),
 ]
@@ -127,7 +127,7 @@ QuotaUploads = Annotated[
         envvar="OPDISPATCH_QUOTA_UPLOADS",
         min=1,
         metavar="N",
-        help="How many uploads of theirs may be under way. Default: any number.",
+        help="How many uploads one identity may have under way. Default: any number.",
         show_default=False,
     ),
 ]
@@ -137,7 +137,7 @@ QuotaValues = Annotated[
         envvar="OPDISPATCH_QUOTA_VALUES",
         min=1,
         metavar="N",
-        help="How many values interpreters may keep for them, in all sessions together. Default: "
+        help="How many remote values one identity may keep, in all its sessions together. Default: "
         "any number.",
         show_default=False,
     ),
@@ -148,7 +148,7 @@ QuotaValueBytes = Annotated[
         envvar="OPDISPATCH_QUOTA_VALUE_BYTES",
         min=1,
         metavar="N",
-        help="How many bytes these may have together. Default: any number.",
+        help="How many bytes these values may have together. Default: any number.",
         show_default=False,
     ),
 ]
@@ -159,7 +159,8 @@ QuotaQueueShare = Annotated[
         min=1,
         max=100,
         metavar="PERCENT",
-        help="How much of an interpreter's queue (--queue) their calls may fill. Default: all.",
+        help="How much of an interpreter's queue (--queue) the calls of one identity may fill. "
+        "Default: all.",
         show_default=False,
     ),
 ]
@@ -171,7 +172,8 @@ AuditLog = Annotated[
         envvar="OPDISPATCH_AUDIT_LOG",
         metavar="FILE",
         dir_okay=False,
-        help="Where to append who has changed what, in JSON. Default: with the rest, on stderr.",
+        help="Append a record of each change and who made it to this file, in JSON. Default: log "
+        "it on stderr.",
         show_default=False,
     ),
 ]
@@ -181,7 +183,7 @@ TokenFile = Annotated[
         envvar="OPDISPATCH_TOKEN_FILE",
         metavar="FILE",
         dir_okay=False,
-        help="The file with this interpreter's token, of the role worker.",
+        help="A file with this interpreter's token, which must have the role worker.",
         show_default=False,
     ),
 ]

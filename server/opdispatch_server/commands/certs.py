@@ -16,7 +16,10 @@ def certs(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", file_okay=False, help="Where they are kept.", show_default=False
+            metavar="DIR",
+            file_okay=False,
+            help="The folder of the certificates.",
+            show_default=False,
         ),
     ],
     host: Annotated[

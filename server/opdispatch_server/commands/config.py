@@ -49,7 +49,7 @@ def config(
         list[str] | None,
         typer.Argument(
             metavar="-- OPTION...",
-            help="Options of that command, as it would be given them.",
+            help="Options to pass to that command.",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +58,7 @@ def config(
         bool,
         typer.Option(
             "--origin",
-            help="Say where each comes from, and which weaker sources it overrides.",
+            help="Show the source of each setting, and the weaker sources that it overrides.",
             show_default=False,
         ),
     ] = False,

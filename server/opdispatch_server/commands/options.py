@@ -19,7 +19,7 @@ ConfigurationFile = Annotated[
         envvar="OPDISPATCH_CONFIG",
         metavar="FILE",
         dir_okay=False,
-        help="The configuration file, as for --config of the command.",
+        help="The configuration file, as with --config of the command itself.",
         show_default=False,
     ),
 ]
@@ -68,7 +68,7 @@ Config = Annotated[
         dir_okay=False,
         is_eager=True,  # other options take their defaults from it
         callback=use_configuration_file,
-        help="A TOML file with the options of `serve` and `worker`, each in a table of its own. "
+        help="A TOML file with a table of options for each of `serve` and `worker`. "
         "Default: $XDG_CONFIG_HOME/opdispatch/config.toml, else ~/.config/opdispatch/config.toml, "
         "if there is one.",
         show_default=False,
@@ -90,7 +90,7 @@ LogLevel = Annotated[
         envvar="OPDISPATCH_LOG_LEVEL",
         callback=_one_of(LEVELS),
         metavar="LEVEL",
-        help=f"What to log, on stderr: {', '.join(LEVELS)}.",
+        help=f"The lowest level of messages to log on stderr: {', '.join(LEVELS)}.",
     ),
 ]
 LogFormat = Annotated[
@@ -99,7 +99,8 @@ LogFormat = Annotated[
         envvar="OPDISPATCH_LOG_FORMAT",
         callback=_one_of(FORMATS),
         metavar="FORMAT",
-        help="How to log: human, json, or auto, which is human on a terminal and json otherwise.",
+        help="The format of log messages: human, json, or auto: human on a terminal, json "
+        "otherwise.",
     ),
 ]
 TakeOver = Annotated[
@@ -125,8 +126,8 @@ Http = Annotated[
     typer.Option(
         envvar="OPDISPATCH_HTTP",
         metavar="HOST:PORT",
-        help="Serve metrics for Prometheus, probes and a page that shows the daemon, over HTTP: "
-        "/metrics, /livez, /readyz. They are read-only. Port 0: any free port.",
+        help="Serve Prometheus metrics (/metrics), probes (/livez, /readyz) and a page about the "
+        "daemon over HTTP, read-only. Port 0: any free port.",
         show_default=False,
     ),
 ]
@@ -136,7 +137,7 @@ MetricsCompat = Annotated[
         envvar="OPDISPATCH_METRICS_COMPAT",
         callback=_one_of(("triton",)),
         metavar="NAME",
-        help="triton: /metrics has nv_inference_* of Triton Inference Server, too.",
+        help="triton: also serve the nv_inference_* metrics of Triton Inference Server.",
         show_default=False,
     ),
 ]
@@ -145,8 +146,8 @@ Tracing = Annotated[
     typer.Option(
         envvar="OPDISPATCH_TRACING",
         metavar="MODULE:FUNCTION",
-        help="Create OpenTelemetry spans for calls. The daemon and each interpreter call the "
-        "function with their name; it sets a tracer provider.",
+        help="Create OpenTelemetry spans for calls. The daemon and each interpreter call this "
+        "function with their name; it must set a tracer provider.",
         show_default=False,
     ),
 ]
@@ -156,7 +157,8 @@ SlowCall = Annotated[
         envvar="OPDISPATCH_SLOW_CALL",
         min=1e-6,
         metavar="SECONDS",
-        help="Log each call that takes longer, in queues and in its kernel. Default: none.",
+        help="Log each call that takes longer than this, including the time in queues. Default: "
+        "none.",
         show_default=False,
     ),
 ]
@@ -178,9 +180,9 @@ Workers = Annotated[
         envvar="OPDISPATCH_WORKERS",
         callback=_check_workers,
         metavar="N",
-        help="How many worker interpreters to run, each with all devices that it finds; or "
-        "which: cpu:2,cuda:0 are two without a GPU, and one with the first. Default: 2, or 1 "
-        "on a single core.",
+        help="How many worker interpreters to run, each with all devices that it finds; or a list: "
+        "cpu:2,cuda:0 runs two without a GPU and one with the first GPU. Default: 2, or 1 on a "
+        "single core.",
         show_default=False,
     ),
 ]
@@ -189,8 +191,8 @@ Libraries = Annotated[
     typer.Option(
         envvar="OPDISPATCH_LIBRARY",
         metavar="FILE_OR_MODULE",
-        help="A kernel library to load at the start, as `opdispatch load` takes it. Repeat it "
-        "for several.",
+        help="A kernel library to load at the start, as for `opdispatch load`. Repeat it for "
+        "several.",
         show_default=False,
     ),
 ]
@@ -211,9 +213,9 @@ MaxCallBytes = Annotated[
         envvar="OPDISPATCH_MAX_CALL_BYTES",
         min=1024,
         metavar="N",
-        help="The most bytes of large tensors: of one call on a local lane, and of all calls "
-        "of one gRPC stream together; all streams have twice that. Default: 8 GiB, or a "
-        "quarter of the machine's memory.",
+        help="The most bytes of large tensors in one call on a local lane, and in all calls of one "
+        "gRPC stream together; all streams together may have twice as much. Default: 8 GiB, or "
+        "a quarter of the machine's memory if that is less.",
         show_default=False,
     ),
 ]
@@ -233,8 +235,8 @@ Heartbeat = Annotated[
         min=0.05,
         max=3600.0,
         metavar="SECONDS",
-        help="How often interpreters say that they are alive. One that is silent for three "
-        "times as long is busy, if it is running something, and else is replaced.",
+        help="The interval of interpreters' heartbeats. An interpreter that misses three in a row "
+        "counts as busy if it is running a call; otherwise it is replaced.",
     ),
 ]
 LockTimeout = Annotated[
@@ -253,9 +255,9 @@ QuarantineAfter = Annotated[
         envvar="OPDISPATCH_QUARANTINE_AFTER",
         min=0,
         metavar="N",
-        help="An interpreter that dies N times in a row soon after its start, and not because "
-        "of a library, is not started again, until `opdispatch revive`. 0: it always is. "
-        "Default: 5 for one that has never been ready, and no limit for others.",
+        help="Quarantine an interpreter that dies N times in a row soon after its start, unless a "
+        "library is to blame: it is not restarted until `opdispatch revive`. 0: never. Default: "
+        "5 for an interpreter that has never been ready, and no limit for others.",
         show_default=False,
     ),
 ]
@@ -266,8 +268,8 @@ Queue = Annotated[
         min=0,
         max=1_000_000,
         metavar="N",
-        help="How many calls may wait for one interpreter. Further calls are refused, with a "
-        "hint when to try again.",
+        help="How many calls may wait for one interpreter. Further calls are refused with a hint "
+        "when to retry.",
     ),
 ]
 KernelTimeout = Annotated[
@@ -287,7 +289,7 @@ RemoteValues = Annotated[
         min=0,
         max=10_000_000,
         metavar="N",
-        help="How many values one client may keep in interpreters.",
+        help="How many remote values one client may keep in interpreters.",
     ),
 ]
 RemoteBytes = Annotated[
@@ -296,7 +298,7 @@ RemoteBytes = Annotated[
         envvar="OPDISPATCH_REMOTE_BYTES",
         min=0,
         metavar="N",
-        help="How many bytes these values may have together.",
+        help="How many bytes the remote values of one client may have together.",
     ),
 ]
 MaxLibraryBytes = Annotated[
@@ -314,8 +316,8 @@ LibraryDiskBytes = Annotated[
         envvar="OPDISPATCH_LIBRARY_DISK_BYTES",
         min=1024,
         metavar="N",
-        help="How many bytes all uploaded libraries may take in the state folder, with the folders "
-        "that they are unpacked to.",
+        help="How many bytes all uploaded libraries, with their unpacked copies, may take in the "
+        "state folder.",
     ),
 ]
 DirectPorts = Annotated[
@@ -324,8 +326,8 @@ DirectPorts = Annotated[
         envvar="OPDISPATCH_DIRECT_PORTS",
         callback=_check_ports,
         metavar="FIRST-LAST",
-        help="The TCP ports, any or none, on which interpreters take calls of clients: each "
-        "listens at the hosts where the daemon does.",
+        help="The TCP ports on which interpreters accept direct calls of clients: FIRST-LAST, "
+        "any or none. They listen on the same hosts as the daemon.",
     ),
 ]
 DaemonAddress = Annotated[
@@ -352,7 +354,7 @@ WorkerListen = Annotated[
     typer.Option(
         envvar="OPDISPATCH_WORKER_LISTEN",
         metavar="ADDR",
-        help="Where the daemon reaches this interpreter, if it is on another machine: "
+        help="The address at which a daemon on another machine reaches this interpreter: "
         "HOST:PORT. Default: a private unix socket.",
     ),
 ]
@@ -362,7 +364,7 @@ Reconnect = Annotated[
         envvar="OPDISPATCH_RECONNECT",
         min=0.0,
         metavar="SECONDS",
-        help="How long to look for a daemon that has vanished; 0 means not at all.",
+        help="How long to look for a daemon whose connection is lost; 0: do not look for it.",
     ),
 ]
 Cache = Annotated[

@@ -151,8 +151,8 @@ def serve(
 
     It prints a line "opdispatch VERSION listening on ADDR" for each address when it is ready.
     SIGTERM and Ctrl-C let the calls in flight finish, then stop it and its worker
-    interpreters, within 5 seconds; a second signal stops it at once. SIGHUP has the
-    configuration file read again.
+    interpreters, within 5 seconds; a second signal stops it at once. SIGHUP makes it read
+    the configuration file again.
     """
     # All options in one mapping: SIGHUP creates another one, with the new values of the file.
     configuration = _configuration(context.params)

@@ -32,7 +32,7 @@ def state(
         typer.Argument(
             metavar="FILE",
             dir_okay=False,
-            help="The archive to export to, or to import; - is standard output, or input.",
+            help="The archive to write or to read; - is standard output or input.",
             show_default=False,
         ),
     ] = None,
@@ -49,10 +49,10 @@ def state(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only say what `prune` would remove.", show_default=False),
+        typer.Option("--dry-run", help="Only list what `prune` would remove.", show_default=False),
     ] = False,
 ) -> None:
-    """Back up what a daemon has loaded, restore it, or remove what nothing loaded needs.
+    """Back up or restore the libraries of a daemon, or remove files that none of them needs.
 
     `state export FILE` writes the journal and the uploads that it names, with their hashes; a
     daemon may be running. The others are refused while one uses the folder. `state import FILE`

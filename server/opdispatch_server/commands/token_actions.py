@@ -35,7 +35,7 @@ def token(
             envvar="OPDISPATCH_TOKENS",
             metavar="FILE",
             dir_okay=False,
-            help="The file of tokens that the daemon was given: `serve --tokens FILE`.",
+            help="The daemon's file of tokens: `serve --tokens FILE`.",
             show_default=False,
         ),
     ] = None,
@@ -43,33 +43,36 @@ def token(
         str,
         typer.Option(
             metavar="ROLE",
-            help="What its holder may do: call, load or admin, each with what those before it may; "
-            "or worker, for an interpreter that joins.",
+            help="The role of its holder: call, load or admin, each of which includes the ones "
+            "before it; or worker, for an interpreter that joins.",
         ),
     ] = "call",
     namespace: Annotated[
         list[str] | None,
         typer.Option(
             metavar="GLOB",
-            help="The operators that libraries of its holder may register, for the role load: "
+            help="For the role load: the operators that libraries may register, such as "
             "'image::*'. Repeat it for several.",
             show_default=False,
         ),
     ] = None,
     expires: Annotated[
         str,
-        typer.Option(metavar="TIME", help="How long it holds: 30d, 12h, 15m, or never."),
+        typer.Option(metavar="TIME", help="When it expires: after 30d, 12h, 15m, or never."),
     ] = "30d",
     name: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Whose it is, for lists and logs.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="The name of its holder, for lists and logs.", show_default=False
+        ),
     ] = "",
     tls_ca: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="Make a join token, which has the hash of this CA: who has it needs no tls_ca.",
+            help="Make a join token, which has the hash of this CA, so that its holder needs no "
+            "tls_ca.",
             show_default=False,
         ),
     ] = None,
