@@ -28,7 +28,7 @@ def test_names_are_pytorchs():
     assert find_dtype_of_code(CODE_OF_NAME["bfloat16"]) == np.dtype(ml_dtypes.bfloat16)
 
 
-def test_what_has_no_counterpart_is_none():
+def test_unknown_code_dtype_or_name_finds_none():
     assert find_dtype_of_code(CODE_OF_NAME["quint8"]) is None
     assert find_dtype_of_code(-1) is None
     assert find_code_of_dtype(np.dtype("U3")) is None

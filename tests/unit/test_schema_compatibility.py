@@ -70,7 +70,7 @@ def test_a_new_schema_is_compatible_with_an_old_one_or_not(old, new, expected):
         ("f(*, Tensor(a!) o) -> ()", "f(*, Tensor(a!) p) -> ()", "the out argument 'p' is not"),
     ],
 )
-def test_what_is_not_forward_compatible_says_why(old, new, why):
+def test_forward_incompatible_schema_gives_reason(old, new, why):
     assert parse_schema(new).check_forward_compatible_with(parse_schema(old))[1].startswith(why)
 
 

@@ -236,7 +236,7 @@ def test_a_plain_name_is_what_the_lexer_reads(name):
 @pytest.mark.parametrize(
     "name", ["", "f.", "::f", "t::", "f.default", "f.__g", "None", "t::f.None"]
 )
-def test_what_the_lexer_refuses_is_no_plain_name(name):
+def test_plain_name_is_none_for_text_that_lexer_refuses(name):
     assert find_plain_name(name) is None
 
 

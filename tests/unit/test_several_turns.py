@@ -31,7 +31,7 @@ class _Call:
         self.started.set()
 
 
-def test_who_waits_behind_a_program_is_started_when_it_ends():
+def test_call_behind_a_program_starts_when_the_program_ends():
     one, two = _libraries(2)
     call = _Call("a::b")
     with turns_of_all([two, one], "a program"):

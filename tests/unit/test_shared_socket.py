@@ -71,7 +71,7 @@ async def test_bytes_go_both_ways_under_the_peers_identity(tmp_path: Path, inner
     await shared.close()
 
 
-async def test_another_user_is_who_the_system_says(
+async def test_connection_of_another_user_has_the_identity_of_its_peer(
     tmp_path: Path, inner: Inner, monkeypatch: pytest.MonkeyPatch
 ):
     alice = Identity("user alice", Role.CALL)

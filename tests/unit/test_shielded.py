@@ -11,7 +11,7 @@ import pytest
 from opdispatch_server.daemon.event_loop.shielded import shielded
 
 
-async def test_who_waits_gets_the_result_or_the_error():
+async def test_shielded_future_returns_result_or_raises_error():
     results: list[asyncio.Future[int]] = [asyncio.get_running_loop().create_future() for _ in "abc"]
     results[0].set_result(7)
     results[1].set_exception(KeyError("x"))

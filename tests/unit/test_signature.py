@@ -73,9 +73,7 @@ def test_the_arguments_of_the_caller_are_left_as_they_are():
         ([None], {}, "t::f got a wrong value for argument 'x' (position 0): expected Tensor "),
     ],
 )
-def test_what_does_not_fit_is_refused_and_the_error_shows_the_schema(
-    signature, args, kwargs, message
-):
+def test_bind_error_says_what_does_not_fit_and_shows_schema(signature, args, kwargs, message):
     with pytest.raises(ArgumentError) as caught:
         signature.bind(args, kwargs)
     assert str(caught.value).startswith(message)

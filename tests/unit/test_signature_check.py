@@ -53,7 +53,7 @@ def test_a_definition_must_fit_the_kernels(dispatcher):
     dispatcher.register_def(TWO)
 
 
-def test_what_is_said_does_not_depend_on_which_came_first(dispatcher):
+def test_mismatch_message_is_the_same_in_either_order_of_registration(dispatcher):
     def definition():
         return dispatcher.register_def(TWO, debug="here")
 

@@ -28,7 +28,7 @@ def test_in_a_small_registry_the_namespace_may_be_wrong_too():
     ]
 
 
-def test_what_is_not_defined_is_not_suggested():
+def test_undefined_operator_is_not_suggested():
     both = operators("image::undefined", "image::undefine")
     assert similar_operators("image::undefind", both, are_defined) == ["image::undefine"]
 

@@ -321,7 +321,7 @@ def test_infinite_elements_leave_the_others_as_they_are():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_nothing_is_summed_to_zero_and_has_no_mean():
+def test_empty_array_has_sum_zero_and_mean_nan():
     none = xp.zeros(0)
     assert [float(xp.sum(none)), float(xp.prod(none))] == [0.0, 1.0]
     for name in ("mean", "std", "var"):

@@ -48,14 +48,14 @@ def watch(process: Process, tmp_path: Path) -> StarvationWatch:
         (0, 0, "T", False),  # it was stopped
     ],
 )
-def test_who_wants_to_run_and_does_not_is_starved(
+def test_runnable_process_without_a_core_is_starved(
     process: Process, watch: StarvationWatch, run: int, waited: int, state: str, starved: bool
 ):
     process.says(run=run, waited=waited, state=state)
     assert watch.was_starved(0.1) is starved
 
 
-def test_what_was_counted_once_does_not_count_again(process: Process, watch: StarvationWatch):
+def test_starved_time_counts_once(process: Process, watch: StarvationWatch):
     process.says(run=0, waited=1000, state="S")
     assert watch.was_starved(0.1)
     assert not watch.was_starved(0.1)

@@ -105,12 +105,12 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path):
         import_state(tmp_path / "backup.zip", tmp_path / "old")
 
 
-def test_nothing_is_exported_from_a_folder_without_a_journal(tmp_path: Path):
+def test_export_of_folder_without_journal_raises_journal_error(tmp_path: Path):
     with pytest.raises(JournalError, match="there is no journal in"):
         export_state(tmp_path, tmp_path / "backup.zip")
 
 
-def test_nothing_is_exported_when_stored_content_is_damaged(tmp_path: Path):
+def test_export_of_damaged_content_leaves_no_archive(tmp_path: Path):
     fill(tmp_path / "old")
     (path,) = libraries_in(tmp_path / "old").iterdir()
     path.write_bytes(b"x = 2\n")
@@ -205,7 +205,7 @@ def test_an_export_takes_the_place_of_files_alone(tmp_path: Path):
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_where_no_file_can_be_written_the_error_names_it(tmp_path: Path):
+def test_export_to_unwritable_path_names_the_path(tmp_path: Path):
     fill(tmp_path / "state")
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError) as caught:

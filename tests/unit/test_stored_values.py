@@ -247,7 +247,7 @@ def test_one_for_which_there_is_no_room_stays_what_it_was(versions: _Versions):
     assert versions.read() == [2, 2, 2]
 
 
-def test_what_is_gone_while_it_was_waited_for(
+def test_value_released_during_a_wait_raises_gone_error(
     versions: _Versions, begin: Callable[..., Future[Any]]
 ):
     """It goes when its writers have ended; then there is nothing to be written to."""

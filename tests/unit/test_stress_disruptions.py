@@ -24,7 +24,7 @@ def test_a_death_excuses_what_names_the_interpreter():
     assert disruptions.counts == {"interpreters killed": 2}
 
 
-def test_nothing_else_is_excused():
+def test_disruption_excuses_only_its_own_errors():
     disruptions = Disruptions()
     refused, away = RefusedError("busy"), DaemonUnavailableError("gone")
     assert not disruptions.excuses(refused)

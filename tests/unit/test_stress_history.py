@@ -72,7 +72,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("story", ACCEPTED)
-def test_what_can_have_happened_is_accepted(story):
+def test_judge_accepts_possible_history(story):
     assert _violations(*ACCEPTED[story]) == []
 
 

@@ -31,7 +31,7 @@ def outcome(function, index):
 
 
 @pytest.mark.parametrize("index", [*USUAL, *OTHERS], ids=str)
-def test_it_does_what_the_function_for_any_index_does(index):
+def test_generated_getitem_equals_general_getitem(index):
     assert outcome(make_getitem(), index) == outcome(indexing.getitem, index)
 
 

@@ -61,7 +61,7 @@ def test_orderly_end_blames_no_library():
     assert judge(Suspicion(), BAD, cause=Cause.ORDERLY).shares == {}
 
 
-def test_what_is_known_to_have_done_it_is_blamed_whatever_else_ran():
+def test_named_culprit_is_blamed_despite_other_running_libraries():
     suspicion = Suspicion()
     death = Death(Cause.OVERDUE, [GOOD, BAD], named=BAD)
     assert suspicion.judge(death, {}, 0.0).culprit == BAD

@@ -145,7 +145,7 @@ def test_a_tensor_of_a_tensor_is_of_the_same_array(array):
     assert tensor.key_set == Tensor(array).key_set
 
 
-def test_what_is_no_array_is_no_tensor():
+def test_tensor_of_a_list_raises_type_error():
     with pytest.raises(TypeError, match=r"expected Tensor .* got list"):
         Tensor([1, 2])
 

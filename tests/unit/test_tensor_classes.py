@@ -45,7 +45,7 @@ def logged(*numbers, requires_grad=False):
 # -- a class that handles nothing ------------------------------------------------------------------
 
 
-def test_its_tensors_are_calculated_with_like_others():
+def test_arithmetic_of_subclass_without_handler_gives_plain_tensors():
     x = Parameter("x", [1.0, 2.0])
     y = xp.sum(x * x + np.ones(2))
     assert (type(y), y.array.item()) == (Tensor, 7.0)
@@ -106,7 +106,7 @@ def test_they_take_part_in_autocast_modes_and_transforms():
 # -- a class that handles operators ----------------------------------------------------------------
 
 
-def test_it_is_asked_for_each_operator():
+def test_class_with_handler_gets_each_operator():
     x = logged(1.0, 2.0)
     assert x.key_set.has(DispatchKey.Python)
     y = x + 1

@@ -29,7 +29,7 @@ def test_a_deep_copy_has_elements_and_a_gradient_of_its_own():
     assert x.array.tolist() == [1.0, 2.0]
 
 
-def test_what_is_there_twice_is_copied_once():
+def test_deepcopy_copies_repeated_tensor_once():
     x = used()
     one, other = copy.deepcopy([x, {"x": x}])
     assert one is other["x"]

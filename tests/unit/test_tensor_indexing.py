@@ -50,14 +50,14 @@ def without_elements(x):
 
 
 @pytest.mark.parametrize("index", INDICES, ids=names)
-def test_what_is_selected_is_what_numpy_selects(index):
+def test_getitem_selects_as_numpy_does(index):
     selected = Tensor(elements())[with_tensors(index)]
     assert type(selected) is Tensor
     np.testing.assert_array_equal(selected.array, elements()[index], strict=True)
 
 
 @pytest.mark.parametrize("index", INDICES, ids=names)
-def test_what_is_written_to_is_what_numpy_writes_to(index):
+def test_setitem_writes_as_numpy_does(index):
     for value in (7.0, np.float32(-1), np.array(5.0)):
         ours, theirs = Tensor(elements()), elements()
         ours[with_tensors(index)] = value
@@ -88,7 +88,7 @@ def test_arrays_of_integers_select_the_same_shapes_without_elements(data, shape)
     assert without_elements(Tensor(x))[index].shape == x[index].shape
 
 
-def test_nothing_is_written_to_a_tensor_without_elements():
+def test_setitem_of_empty_tensor_does_nothing():
     x = Tensor(np.zeros((2, 0)) + 1)
     x[...] = 1.0
     x += 1.0
@@ -140,7 +140,7 @@ def test_plain_arrays_stay_plain():
     ],
     ids=names,
 )
-def test_what_is_no_index_of_the_tensor_is_an_error(index, error):
+def test_invalid_index_raises_as_numpy_does(index, error):
     x = Tensor(elements())
     with pytest.raises(error):
         x[index]

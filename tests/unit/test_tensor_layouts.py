@@ -212,7 +212,7 @@ def test_a_nested_tensor_shares_what_it_is_made_of():
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_its_elements_are_not_shared_by_dlpack(make):
+def test_layout_tensor_refuses_dlpack_export(make):
     with pytest.raises(BufferError, match="on cpu cannot be exported by DLPack"):
         np.from_dlpack(make())
 

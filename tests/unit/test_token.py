@@ -141,6 +141,6 @@ def test_lifetimes(text: str, seconds: float):
 
 
 @pytest.mark.parametrize("text", ["", "0d", "-1d", "30", "d", "1e3d", "30D", "٣d", "9999999d"])
-def test_what_is_no_lifetime_is_refused(text: str):
+def test_parse_lifetime_rejects_other_text(text: str):
     with pytest.raises(ValueError, match="is not a lifetime"):
         parse_lifetime(text)

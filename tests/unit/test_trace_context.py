@@ -49,7 +49,7 @@ def test_a_traceparent_is_read():
         "0" * 10_000_000,
     ],
 )
-def test_what_is_no_traceparent_is_ignored(text: str):
+def test_malformed_traceparent_is_ignored(text: str):
     assert parse_traceparent(text) is None
     assert trace_id_of(text) == ""
     with traced_run("a::b", text, 0, {}) as passed_on:
@@ -88,7 +88,7 @@ def test_a_process_that_ends_waits_only_so_long_for_its_last_spans(
     may_end.set()
 
 
-def test_nothing_of_opentelemetry_is_imported_before_a_provider_is_there():
+def test_opentelemetry_is_not_imported_without_a_provider():
     source = (
         "import sys, opdispatch_client, opdispatch_wire.profiles\n"
         "from opdispatch_wire import trace_context as t\n"

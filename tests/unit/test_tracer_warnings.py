@@ -37,7 +37,7 @@ from tests.unit.traced_graphs import X, equal
         (lambda x: Tensor(np.ones(2)), "an output of the graph, .*, is a constant of it"),
     ],
 )
-def test_what_python_sees_of_tensors_is_a_constant_and_warned_of(read, what):
+def test_reading_a_tensor_in_python_warns_and_records_a_constant(read, what):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # outside of a trace nothing is
         expected = read(Tensor(X))

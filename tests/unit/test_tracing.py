@@ -231,7 +231,7 @@ def test_tensors_of_other_layouts_are_values_too(dispatcher):
     assert "%x : float64[3, 3] sparse_coo" in str(trace(lambda x: same(x), sparse.array))
 
 
-def test_what_was_no_tensor_may_be_left_out():
+def test_graph_call_may_omit_trailing_non_tensors():
     graph = trace(lambda x, n, y: x * n + y, X, 3, X + 1)
     assert str(graph.signature) == "(x, n, y)"
     with pytest.raises(ArgumentError, match="missing a required argument: 'n'"):
@@ -396,7 +396,7 @@ def test_a_copied_context_records_from_another_thread_meanwhile():
     assert len({node.name for node in tracer.graph.nodes}) == 200
 
 
-def test_what_is_freed_in_a_trace_is_not_taken_for_another_tensor():
+def test_tensor_freed_during_trace_is_not_confused_with_another():
     def churning(x):
         total = x
         for n in range(200):
@@ -408,7 +408,7 @@ def test_what_is_freed_in_a_trace_is_not_taken_for_another_tensor():
     assert equal(graph(X + 1), churning(X + 1))
 
 
-def test_what_was_detached_is_so_in_the_graph():
+def test_graph_records_detach():
     graph = trace(lambda x: xp.sum(x.detach() * x), Tensor(np.ones(2)))
     assert "array::detach(%x)" in str(graph)
     x = Tensor(np.array([2.0, 3.0]), requires_grad=True)

@@ -41,7 +41,7 @@ def op(dispatcher):
     return handle
 
 
-def test_nothing_is_visible_to_others_before_the_end_and_all_of_it_after(dispatcher):
+def test_other_threads_see_registrations_only_after_the_transaction(dispatcher):
     with dispatcher.transaction():
         dispatcher.register_def(SCHEMA)
         dispatcher.register_impl(NAME, K.CPU, returning(1))
@@ -76,7 +76,7 @@ def test_others_keep_calling_what_was_there(dispatcher, op, caller):
     assert op(X) == 2
 
 
-def test_what_is_undone_within_is_gone_for_the_thread_itself_first(dispatcher, caller):
+def test_own_thread_sees_removals_within_the_transaction(dispatcher, caller):
     handles = [dispatcher.register_def(SCHEMA), dispatcher.register_impl(NAME, None, returning(1))]
     with dispatcher.transaction():
         for handle in handles:

@@ -76,7 +76,7 @@ def test_state_without_environments_has_none_to_remove(tmp_path: Path):
 
 
 @pytest.mark.parametrize("trouble", ["a daemon", "a damaged journal"])
-def test_nothing_is_removed_while_it_is_not_known_what_is_needed(tmp_path: Path, trouble: str):
+def test_environments_stay_if_the_journal_cannot_be_read(tmp_path: Path, trouble: str):
     record(tmp_path, "waves", SCIPY)
     folder = make_environment(tmp_path, UNKNOWN)
     if trouble == "a daemon":

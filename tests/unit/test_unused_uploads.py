@@ -42,7 +42,7 @@ def stored(state: Path) -> set[bytes]:
     return {path.read_bytes() for path in libraries_in(state).iterdir()}
 
 
-def test_what_no_version_is_loaded_from_is_removed(tmp_path: Path):
+def test_upload_without_a_loaded_version_is_removed(tmp_path: Path):
     record(tmp_path, OLD)
     record(tmp_path, NEWER, NEWEST)
     assert stored(tmp_path) == {OLD, NEWER, NEWEST}
@@ -51,7 +51,7 @@ def test_what_no_version_is_loaded_from_is_removed(tmp_path: Path):
     assert remove_unused_uploads(tmp_path) == RemovedUploads(0, 0, 2)
 
 
-def test_what_an_upload_was_unpacked_to_goes_with_it(tmp_path: Path):
+def test_unpacked_folder_is_removed_with_its_upload(tmp_path: Path):
     record(tmp_path, OLD, NEWER)
     store = LibraryStore(libraries_in(tmp_path))
     digests = [digest_content(text) for text in (OLD, NEWER)]
@@ -81,7 +81,7 @@ def test_a_state_without_uploads_has_none_to_remove(tmp_path: Path):
     assert remove_unused_uploads(tmp_path) == RemovedUploads(0, 0, 0)
 
 
-def test_what_a_journal_that_was_replaced_needs_is_kept(tmp_path: Path):
+def test_upload_of_a_replaced_journal_is_kept(tmp_path: Path):
     state, archive = tmp_path / "state", tmp_path / "backup.zip"
     record(state, NEWEST)
     export_state(state, archive)
@@ -92,7 +92,7 @@ def test_what_a_journal_that_was_replaced_needs_is_kept(tmp_path: Path):
 
 
 @pytest.mark.parametrize("which", ["journal", "journal.replaced-*"])
-def test_nothing_is_removed_where_a_journal_cannot_be_read(tmp_path: Path, which: str):
+def test_uploads_stay_if_a_journal_is_damaged(tmp_path: Path, which: str):
     state, archive = tmp_path / "state", tmp_path / "backup.zip"
     record(state, OLD)
     record(state, NEWER)
@@ -106,7 +106,7 @@ def test_nothing_is_removed_where_a_journal_cannot_be_read(tmp_path: Path, which
     assert stored(state) == {OLD, NEWER}
 
 
-def test_what_is_no_upload_is_left_alone(tmp_path: Path):
+def test_other_files_are_not_removed(tmp_path: Path):
     record(tmp_path, OLD)
     (libraries_in(tmp_path) / "notes.txt").write_text("not ours")
     assert remove_unused_uploads(tmp_path) == RemovedUploads(0, 0, 1)

@@ -36,7 +36,7 @@ def test_users_have_the_roles_and_globs_that_are_named():
         ("no such user=call", "there is no user 'no such user'"),
     ],
 )
-def test_what_is_no_user_with_a_role_is_refused(text: str, message: str):
+def test_parse_users_rejects_malformed_entries(text: str, message: str):
     with pytest.raises(ValueError, match=message):
         parse_users([text])
 

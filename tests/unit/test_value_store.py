@@ -78,7 +78,7 @@ def test_a_tensor_that_is_not_written_to_cannot_be_and_has_its_history():
     assert gradient.array.tolist() == [0, 2, 4]
 
 
-def test_what_is_released_is_gone_and_nothing_else():
+def test_release_removes_exactly_the_given_values():
     store = ValueStore()
     prefix = bytes(12)
     for number in (_key(prefix, 0), _key(prefix, 1), X_KEY, Y_KEY):
@@ -232,7 +232,7 @@ def test_tensors_in_lists_are_kept_and_numbers_are_sent():
     assert store.count() == 2
 
 
-def test_what_is_said_of_a_value_is_what_it_is():
+def test_facts_of_a_kept_value_are_those_of_the_tensor():
     store = ValueStore()
     keys = DispatchKeySet(DispatchKey.SparseCPU)
     tensor = Tensor(np.zeros((2, 3), np.float16), keys=keys, requires_grad=True)

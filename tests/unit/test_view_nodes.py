@@ -173,7 +173,7 @@ def clear():
         yield ops.autograd_writes.clear_
 
 
-def test_what_they_write_to_has_another_version(clear):
+def test_arithmetic_in_place_bumps_version(clear):
     x = plain(1.0, 2.0)
     clear(x[1:])
     assert (x._version, x.array.tolist()) == (1, [1.0, 0.0])
@@ -267,7 +267,7 @@ def test_views_of_a_leaf_that_comes_to_require_gradients():
     assert (view.grad, base.grad.array.tolist()) == (None, [0.0, 2.0])
 
 
-def test_what_is_added_up_has_a_history_only_with_create_graph():
+def test_accumulated_gradient_has_history_only_with_create_graph():
     given = leaf(1.0, 2.0)
     x = leaf(1.0, 2.0)
     x.backward(given)

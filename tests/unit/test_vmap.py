@@ -99,7 +99,7 @@ def test_an_empty_batch():
         (lambda: vmap(lambda a: a, chunk_size=0), "chunk_size=0; expected an int above 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, reason):
+def test_invalid_vmap_arguments_raise_argument_error(call, reason):
     with pytest.raises(ArgumentError, match=reason):
         call()
 
@@ -178,7 +178,7 @@ def test_other_layouts_and_moving_are_refused():
 # -- levels --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_left_behind_by_an_exception():
+def test_exception_restores_levels_keys_and_grad_mode():
     before = local_dispatch_key_set()
 
     def fail(a):

@@ -76,7 +76,7 @@ def test_lists_and_writes_for_each_sample(lib):
         ("f(Tensor(a) x) -> Tensor(a)", lambda x: x, "gives views of its arguments"),
     ],
 )
-def test_what_a_loop_cannot_put_together(lib, schema, kernel, reason):
+def test_loop_over_samples_refuses_results_it_cannot_stack(lib, schema, kernel, reason):
     lib.define(schema)
     lib.impl("f", kernel, "CPU")
     with pytest.raises(TransformError, match=reason):

@@ -34,7 +34,7 @@ async def waits(calls: WaitForReady, seconds: float = 60.0) -> None:
     await calls.wait(lambda version: True, AWAY, 10, deadline)
 
 
-async def test_who_waits_is_sent_away_when_the_daemon_stops():
+async def test_waiting_call_is_refused_when_the_daemon_stops():
     availability = NeverAvailable()
     waiting = waiting_calls(availability)
     call = asyncio.create_task(waits(waiting))

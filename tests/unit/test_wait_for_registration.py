@@ -48,7 +48,7 @@ def pool():
         yield made
 
 
-def test_what_is_there_is_not_waited_for(dispatcher):
+def test_wait_returns_at_once_for_registered_operator(dispatcher):
     dispatcher.register_def(SCHEMA)
     dispatcher.register_impl(NAME, K.CPU, KERNEL)
     assert dispatcher.wait_for_def(NAME, timeout=0).name == NAME
@@ -56,7 +56,7 @@ def test_what_is_there_is_not_waited_for(dispatcher):
     dispatcher.wait_for_impl("t::f", K.CPU, timeout=0)
 
 
-def test_a_definition_wakes_everybody_who_waits_for_it(dispatcher, pool, waiters):
+def test_definition_wakes_every_waiter(dispatcher, pool, waiters):
     waiting = [pool.submit(dispatcher.wait_for_def, NAME, 30) for _ in range(3)]
     waiters.until(3)
     dispatcher.register_def(SCHEMA)
@@ -73,7 +73,7 @@ def test_a_kernel_alone_is_no_definition(dispatcher, pool, waiters):
     assert waiting.result(LONGEST_WAIT).name == NAME
 
 
-def test_a_kernel_wakes_those_who_wait_for_its_key(dispatcher, pool, waiters):
+def test_kernel_wakes_only_waiters_for_its_key(dispatcher, pool, waiters):
     cpu = pool.submit(dispatcher.wait_for_impl, NAME, K.CPU, 30)
     cuda = pool.submit(dispatcher.wait_for_impl, NAME, K.CUDA, 30)
     waiters.until(2)

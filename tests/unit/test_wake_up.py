@@ -22,7 +22,7 @@ async def test_a_change_wakes_all_that_wait_in_their_order():
     assert woken == ["a", "b", "c"]
 
 
-async def test_a_change_is_not_kept_for_who_comes_later():
+async def test_change_does_not_wake_later_waiters():
     changes = WakeUp()
     changes.note()
     waiting = asyncio.ensure_future(changes.wait())
@@ -32,7 +32,7 @@ async def test_a_change_is_not_kept_for_who_comes_later():
     await waiting
 
 
-async def test_who_gives_up_leaves_the_others():
+async def test_cancelled_waiter_leaves_the_others_waiting():
     changes = WakeUp()
     first, second = (asyncio.ensure_future(changes.wait()) for _ in range(2))
     await asyncio.sleep(0)

@@ -74,7 +74,7 @@ def test_every_accepted_form(address, parsed, target):
         ("unix:/" + "é" * 54, "has 109 bytes"),
     ],
 )
-def test_what_is_no_address_says_what_is(address, words):
+def test_malformed_address_error_shows_valid_forms(address, words):
     with pytest.raises(AddressError, match=words) as caught:
         grpc_target(address)
     assert isinstance(caught.value, ValueError)

@@ -70,7 +70,7 @@ def test_first_wait_does_not_spin(spin: BriefSpin, world: World):
     assert world.wait(spin, 10 * US) == 0
 
 
-def test_where_things_come_soon_they_are_looked_for_until_they_come(spin: BriefSpin, world: World):
+def test_thread_spins_until_arrival_if_arrivals_are_soon(spin: BriefSpin, world: World):
     world.wait_often(spin, 30 * US)
     looks = world.wait_often(spin, 30 * US)
     assert share_of_looking(looks) > 0.9
@@ -116,7 +116,7 @@ def test_one_long_rest_does_not_count_for_ever(spin: BriefSpin, world: World):
     assert share_of_looking(world.wait_often(spin, 30 * US)) > 0.9
 
 
-def test_where_looking_delays_what_is_looked_for_they_sleep(spin: BriefSpin, world: World):
+def test_thread_sleeps_if_spinning_delays_arrivals(spin: BriefSpin, world: World):
     world.wait_often(spin, 30 * US)
     world.delay = 2 * WAKING
     world.wait_often(spin, 30 * US)

@@ -251,7 +251,7 @@ def test_a_mutation_without_contents_needs_an_argument_in_memory():
 
 @pytest.mark.parametrize("operator", ["keep", "keep_"])
 @pytest.mark.parametrize("make", [lambda caller: ones(), lambda caller: empty(caller, 1)])
-def test_what_a_kernel_kept_never_shows_another_calls_data(caller, operator, make):
+def test_array_kept_by_kernel_never_shows_data_of_another_call(caller, operator, make):
     x = make(caller)
     caller.call(operator, x)
     assert caller.call("touch", ones() * 9) == 9  # the same block, if it was a copy

@@ -65,7 +65,7 @@ def test_regions_that_are_given_back_are_unmapped_by_the_peer(caller):
     assert caller.call("touch", ones()) == 1
 
 
-def test_nothing_outlives_a_peer_that_was_killed(caller):
+def test_pages_of_a_killed_peer_are_not_reused(caller):
     gc.collect()
     result = caller.call("add", ones(), ones())
     pending = caller.send("add", ones(), ones())

@@ -284,7 +284,7 @@ def test_an_argument_of_any_layout_is_written_to(argument):
     assert argument.ravel().tolist() == list(range(argument.size))
 
 
-def test_what_a_backend_raises_when_it_is_written_to_is_an_error_of_the_device(monkeypatch):
+def test_backend_error_on_write_becomes_device_error(monkeypatch):
     def fail(*_):
         raise ValueError("no such queue")
 

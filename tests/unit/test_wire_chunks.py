@@ -85,7 +85,7 @@ def test_messages_that_take_turns_come_out_whole(messages, chunk_bytes, puts_ano
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 4, st.binary(max_size=5)), max_size=12))
-def test_whatever_chunks_come_a_tensor_is_whole_or_refused(chunks):
+def test_any_chunks_give_a_whole_tensor_or_an_error(chunks):
     budget = TensorBudget(LIMIT, "the tensors")
     taking = ChunkAssembler(budget)
     taken = []
@@ -140,7 +140,7 @@ def test_a_chunk_that_cannot_follow_is_refused_and_leaves_nothing(chunks, says):
     assert taking.finish(1) == []
 
 
-def test_what_is_incomplete_is_no_tensor():
+def test_incomplete_tensor_raises_wire_error():
     taking = assembler()
     taking.take(1, chunk(length=8, total=8))
     with pytest.raises(WireError, match="4 of 8 bytes"):
@@ -198,7 +198,7 @@ def test_so_many_calls_may_have_begun_and_no_more():
         taking.take(CALLS_AT_ONCE, chunk(total=8))
 
 
-def test_those_that_nothing_is_heard_of_are_dropped():
+def test_idle_incomplete_tensors_are_dropped():
     taking = assembler()
     taking.take(1, chunk(total=8))
     assert taking.drop_idle(60) == []
@@ -233,7 +233,7 @@ def test_a_large_message_that_is_dropped_lets_go_of_its_tensors():
     assert not large.is_finished
 
 
-def test_who_sends_hears_how_far_it_is():
+def test_sender_is_notified_of_sent_bytes():
     sent = []
     assert len(pieces_of(large_message(1, [b"abcd", b"ef"], on_sent=sent.append))) == 4
     assert sent == [3, 1, 2]
@@ -314,7 +314,7 @@ def test_a_copy_is_taken_of_what_its_caller_may_change():
         array[:] = 0.0
 
 
-def test_what_follows_much_else_goes_in_chunks_too():
+def test_arrays_beyond_the_inline_budget_go_in_chunks():
     tensors = CallerTensors(CHUNK_BYTES)
     array = np.zeros(CHUNK_BYTES // 4, np.uint8)
     inline = [not tensors.place(values_pb2.Tensor(), array, array.dtype, array) for _ in range(9)]

@@ -43,7 +43,7 @@ def receive(connection: socket.socket, received: ReceivedDescriptors, size: int 
     return bytes(space[: received.receive(connection, memoryview(space))])
 
 
-def test_what_is_passed_is_received_in_order_with_its_bytes(pair: Pair, file: int):
+def test_descriptors_arrive_in_order_with_their_bytes(pair: Pair, file: int):
     received = ReceivedDescriptors()
     pair[0].sendall(b"before")
     for text in (b"one", b"two"):

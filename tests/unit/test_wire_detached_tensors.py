@@ -78,7 +78,7 @@ def test_tensors_of_a_reply_are_found_in_returns_and_mutations():
     assert pb.CallReply.FromString(b"".join(pieces.parts)) == reply
 
 
-def test_nothing_is_copied():
+def test_detach_and_attach_copy_no_tensor_bytes():
     array = np.arange(1000.0)
     data = call_request("a::b", [array], {}).SerializeToString()
     small, (tensor,) = detach(data, CALL_REQUEST, 64)

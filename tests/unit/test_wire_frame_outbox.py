@@ -89,7 +89,7 @@ def test_messages_of_many_pieces_arrive_whole(pair: Pair):
     ]
 
 
-def test_what_the_peer_does_not_take_is_left_over_and_can_be_written_later(pair: Pair):
+def test_unsent_rest_of_a_batch_can_be_written_later(pair: Pair):
     outbox, contents = FrameOutbox(), os.urandom(3_000_000)
     outbox.put(FrameKind.REPLY, contents)
     rest = outbox.next_batch().write_now(pair[0])

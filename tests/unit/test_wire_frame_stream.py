@@ -9,7 +9,7 @@ from opdispatch_wire.lanes.frame_stream import FrameStream
 from tests.waits import LONGEST_WAIT
 
 
-async def test_what_was_kept_for_a_turn_of_the_loop_is_drained_when_it_has_been_sent():
+async def test_corked_frames_drain_once_they_are_sent():
     here, there = socket.socketpair()
     drained = []
     stream = FrameStream(

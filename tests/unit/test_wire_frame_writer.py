@@ -77,7 +77,7 @@ def test_a_peer_that_has_gone_is_not_waited_for(sockets: tuple[socket.socket, so
     writer.flush()
 
 
-def test_who_flushes_writes_all_where_no_thread_can_be_started(
+def test_flush_writes_everything_if_no_thread_can_start(
     sockets: tuple[socket.socket, socket.socket],
 ):
     ours, theirs = sockets

@@ -11,7 +11,7 @@ SIZE = 40
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, SIZE), st.integers(0, 100))))
-def test_it_takes_and_gives_back_as_the_marked_units_do(steps):
+def test_free_extents_agree_with_a_bitmap(steps):
     free, marks, taken = FreeExtents(SIZE), [True] * SIZE, []
     for is_take, length, which in steps:
         if is_take:

@@ -232,7 +232,7 @@ def test_a_caller_without_room_ends_the_lane_and_says_why(ends: Ends):
     assert "Too many open files" in ends.no_room[0]
 
 
-def test_what_a_callee_keeps_is_not_used_again_until_it_says_so(ends: Ends):
+def test_kept_extent_is_not_reused_until_released(ends: Ends):
     request, _ = ends.send(X)
     memory = request.args[0].tensor.memory
     extents = lane_pb2.LaneExtents(extents=[memory]).SerializeToString()

@@ -221,7 +221,7 @@ class Peer:
         return self.arrays[message.memory.region]
 
 
-def test_what_was_checked_can_not_be_changed_by_the_sender():
+def test_sender_cannot_change_indices_after_the_check():
     array = scipy.sparse.csr_array(DENSE)
     message = value_to_proto(array)
     peer = Peer(array.indptr, array.indices, array.data)
@@ -245,7 +245,7 @@ def test_a_remote_tensors_layout_is_one_that_there_is():
 
 
 @each_layout
-def test_what_is_said_of_a_remote_tensor(name: str):
+def test_facts_of_a_remote_layout_tensor_round_trip(name: str):
     for value in (ARRAYS[name], with_gradients(name)):
         facts = RemoteFacts.of(value, at="$")
         assert (facts.layout, facts.key_bits) == (name, key_bits_of(value))
@@ -317,7 +317,7 @@ def test_a_vector_by_rows_travels_as_it_is_a_tensor_in_one_process():
         value_from_proto(message)
 
 
-def test_what_has_no_representation_says_so():
+def test_unrepresentable_layout_raises_wire_error():
     odd = scipy.sparse.csr_array(DENSE)
     odd.indices = odd.indices.astype(np.int16)
     with pytest.raises(

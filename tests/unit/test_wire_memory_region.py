@@ -64,7 +64,7 @@ def test_an_owned_region_is_sealed_at_its_size(owned):
     assert not os.get_inheritable(owned.descriptor)
 
 
-def test_what_one_side_writes_the_other_sees(owned):
+def test_writes_to_a_region_are_visible_to_its_readers(owned):
     reader = MappedRegion(os.dup(owned.descriptor))
     writer = MappedRegion(os.dup(owned.descriptor), writable=True)
     whole(owned.mapping)[PAGE] = 7

@@ -32,7 +32,7 @@ def test_a_long_list_of_numbers_is_packed_and_comes_back_with_its_types(number):
     assert str(back[0]) == str(number)  # also of which zero it is
 
 
-def test_it_is_packed_within_lists_and_dicts_and_as_a_tuple():
+def test_numbers_are_packed_inside_containers_and_in_tuples():
     value = {"a": [tuple(range(MANY)), "b"]}
     message = value_to_proto(value)
     assert message.dict.entries[0].value.list.items[0].WhichOneof("kind") == "packed"
@@ -44,7 +44,7 @@ def test_it_is_packed_within_lists_and_dicts_and_as_a_tuple():
     [[1] * LONGEST_PLAIN, [1] * MANY + [1.0], [1] * MANY + [True], ["a"] * MANY, []],
     ids=["short", "a float", "a bool", "texts", "empty"],
 )
-def test_what_is_short_or_of_several_types_is_a_list(values):
+def test_short_or_mixed_lists_are_not_packed(values):
     message = value_to_proto(values)
     assert message.WhichOneof("kind") == "list"
     back = value_from_proto(message)
@@ -70,7 +70,7 @@ def test_kernel_choice_sees_one_number_of_the_type(number):
     ids=["two dimensions", "none", "float32", "uint64"],
 )
 @pytest.mark.parametrize("decode", [value_from_proto, undecoded_from_proto])
-def test_what_is_no_list_of_numbers_is_refused(array, decode):
+def test_malformed_packed_numbers_raise_wire_error(array, decode):
     message = pb.Value(packed=tensor_to_proto(array))
     with pytest.raises(WireError, match="not a list of numbers"):
         decode(message)

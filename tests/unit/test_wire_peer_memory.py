@@ -126,7 +126,7 @@ def test_a_view_that_outlives_its_call_is_a_copy(pair, keep, writes):
     assert set(np.asarray(kept).tolist()) <= {1, 5}
 
 
-def test_what_is_kept_keeps_no_page_of_the_region(pair):
+def test_kept_views_are_copies_outside_the_region(pair):
     kept = []
     for i in range(10):
         pair.owner[:] = i

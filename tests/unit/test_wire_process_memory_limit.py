@@ -105,7 +105,7 @@ def test_a_mount_point_may_have_blanks(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["", "\n", "nonsense", "0::", "0:memory", "1 2 3 - cgroup2", "- "])
-def test_what_is_not_understood_limits_nothing(tmp_path: Path, text: str):
+def test_unreadable_limit_is_ignored(tmp_path: Path, text: str):
     assert memory_limit(system(tmp_path, text, text, {})) == MACHINE
     assert memory_limit(tmp_path / "missing") == MACHINE
 

@@ -39,7 +39,7 @@ def a_place():
     return Place(recorder, span)
 
 
-def test_what_is_written_is_read():
+def test_profile_round_trips():
     there = recorded(record_shapes=True, with_flops=True)
     message = profile_to_proto(there, WORKER)
     place = a_place()

@@ -88,7 +88,7 @@ def _deep(program: remote_pb2.Program) -> None:
         (_deep, "nest more than 32 levels"),
     ],
 )
-def test_what_cannot_run_is_refused_with_its_place(spoil, problem: str):
+def test_invalid_program_error_names_the_place(spoil, problem: str):
     program = _program()
     spoil(program)
     with pytest.raises(WireError, match=problem):
@@ -100,7 +100,7 @@ def test_garbage_is_refused():
         checked_program(b"\xff\xff\xff")
 
 
-def test_as_many_steps_as_may_be_are_taken_and_one_more_is_not():
+def test_program_is_limited_to_max_steps():
     program = remote_pb2.Program()
     for _ in range(MAX_STEPS):
         program.steps.add(operator="a::b")
@@ -139,7 +139,7 @@ def test_a_program_with_large_constants_is_refused():
 
 
 @given(st.binary(max_size=200), st.integers(0, 3))
-def test_whatever_comes_is_a_program_or_an_error(data: bytes, copies: int):
+def test_any_bytes_are_a_program_or_raise_wire_error(data: bytes, copies: int):
     """Also beyond the size from which on steps are counted first."""
     data = data + (b"\x0a\x02\x0a\x00" * 6000) * copies + data
     try:

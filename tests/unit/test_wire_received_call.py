@@ -77,7 +77,7 @@ def test_a_call_of_which_no_id_is_found_has_none():
     assert refusal is not None
 
 
-def test_what_is_as_much_as_may_be_is_read():
+def test_call_at_the_limits_is_read():
     for request in (
         execution_pb2.CallRequest(args=[ONE] * (MAX_ARGUMENTS - 1)),
         of_list([pb.Value(text="a" * 10)] * (MAX_VALUES - 10)),
@@ -127,7 +127,7 @@ def test_callee_without_detached_tensors_gets_them_inline():
     assert refusal is None
 
 
-def test_what_is_no_call_is_an_error():
+def test_malformed_call_raises_wire_error():
     with pytest.raises(WireError, match=r"\$ is not a message"):
         read_call(b"\xff" * 100_000)
 

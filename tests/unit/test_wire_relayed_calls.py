@@ -65,7 +65,7 @@ def test_a_request_goes_on_with_its_arguments_and_another_head(
 
 
 @pytest.mark.parametrize("name", ["kernel", "operator", "route_epoch", "retry", "chunks_reply"])
-def test_nothing_beside_its_arguments_goes_on_with_a_request(name: str):
+def test_relayed_request_has_no_layout_with_hidden_fields(name: str):
     _, payload = relay([np.ones(2)], None, 1)
     other = execution_pb2.CallRequest(operator="other", route_epoch=1, retry=True)
     other.kernel.load_id, other.chunks_reply = 9, True

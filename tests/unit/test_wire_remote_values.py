@@ -55,7 +55,7 @@ def test_facts_that_cannot_be_are_refused():
         facts_from_proto(values_pb2.RemoteTensor(dtype="object"), at="$")
 
 
-def test_who_expects_no_remote_tensor_refuses_it():
+def test_remote_tensor_is_refused_where_none_is_expected():
     for decode in (value_from_proto, undecoded_from_proto):
         value = values_pb2.Value()
         value.list.items.add().remote.id = b"1"

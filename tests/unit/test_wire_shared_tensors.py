@@ -43,7 +43,7 @@ def test_in_messages_without_shared_memory_there_is_none():
         assert places(message) == []
 
 
-def test_who_only_chooses_a_kernel_needs_no_memory():
+def test_undecoded_arguments_need_no_shared_memory():
     request = a_request()
     del request.args[3]
     args, kwargs = undecoded_arguments(request)

@@ -68,7 +68,7 @@ def test_one_that_is_too_long_leaves_nothing():
     assert calls.tensors.read_reply(execution_pb2.CallReply(id=7)).id == 7  # no chunk was kept
 
 
-def test_what_is_half_sent_is_given_up_with_a_word_to_the_other_side():
+def test_forgetting_a_half_sent_tensor_sends_a_cancel():
     calls = Calls()
     message = calls.begin(7, with_arguments(4 * CHUNK))
     assert isinstance(message, LargeMessage)
@@ -80,7 +80,7 @@ def test_what_is_half_sent_is_given_up_with_a_word_to_the_other_side():
     assert len(calls.sent) == 1
 
 
-def test_what_has_been_sent_is_forgotten_without_a_word():
+def test_forgetting_a_sent_tensor_sends_nothing():
     calls = Calls()
     message = calls.begin(7, with_arguments(CHUNK))
     assert isinstance(message, LargeMessage)

@@ -106,7 +106,7 @@ def test_at_the_limit_there_is_no_block_and_one_warning(caplog):
 
 @pytest.mark.parametrize("name", ["posix_fallocate", "memfd_create", "ftruncate"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EMFILE])
-def test_where_memory_is_exhausted_tensors_go_inline(caplog, monkeypatch, arena, name, number):
+def test_arena_allocates_nothing_if_memory_is_exhausted(caplog, monkeypatch, arena, name, number):
     held = arena.allocate(MIB // 2)
 
     def refuse(*_):

@@ -183,7 +183,7 @@ def test_a_malformed_tensor_is_refused_before_anything_is_built(changes, words):
             check(message)
 
 
-def test_as_many_dimensions_as_numpy_has_are_fine():
+def test_tensor_may_have_as_many_dimensions_as_numpy_allows():
     assert tensor_from_proto(tensor_message(shape=[1] * 64, data=bytes(4))).shape == (1,) * 64
 
 
@@ -230,7 +230,7 @@ def test_a_real_cupy_array_comes_back_on_its_gpu(cupy):
     assert same(back.get(), np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
-def test_whole_numbers_require_no_gradients():
+def test_integer_tensor_with_requires_grad_is_refused():
     message = tensor_to_proto(np.arange(3))
     message.requires_grad = True
     with pytest.raises(WireError, match=r"\$\.requires_grad is set, but tensors of int64"):

@@ -80,7 +80,7 @@ def same(one, two):
 
 @settings(deadline=None)
 @given(VALUES)
-def test_what_comes_back_is_what_went_with_its_type(value):
+def test_values_round_trip_with_their_types(value):
     assert same(there_and_back(value), value)
 
 
@@ -216,7 +216,7 @@ def short_id(value):
     ],
     ids=short_id,
 )
-def test_what_cannot_be_sent_is_refused_with_its_place(value, words):
+def test_unsupported_value_error_names_the_place(value, words):
     with pytest.raises(WireError, match=words):
         value_to_proto(value)
 

@@ -38,7 +38,7 @@ def test_too_many_are_refused(text: str):
 
 
 @pytest.mark.parametrize("device", ["foo:1", "meta:0", "privateuse:0"])
-def test_what_can_be_no_device_is_named(device: str):
+def test_unknown_device_is_named_in_the_error(device: str):
     with pytest.raises(ValueError, match=f"there is no device '{device}'"):
         parse_workers(f"cpu:1,{device}")
 
