@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from opdispatch import Library, Tensor, array_api, func, ops
 from opdispatch.boxing.named_results import make_results, names_of_results
-from opdispatch.tracing.structure import map_leaves
+from opdispatch.tracing.pytree import map_leaves
 
 X = np.arange(3.0)
 
