@@ -46,7 +46,7 @@ def test_options_outrank_the_environment_then_the_file_then_defaults(tmp_path: P
     assert "lock-timeout = 10.0  # default" in lines
 
 
-def test_what_is_shown_is_a_file_of_the_same_settings(tmp_path: Path):
+def test_config_show_prints_a_file_of_the_same_settings(tmp_path: Path):
     file = write(tmp_path, 'listen = ["127.0.0.1:0"]', "workers = 3", 'state = "/a \\"b"')
     shown = show("--config", file).stdout
     (tmp_path / "again.toml").write_text(shown)

@@ -83,7 +83,7 @@ def test_an_isolated_library_gives_back_its_memory(run: RunCommand, tmp_path: Pa
     assert unloaded["memory_bytes"] > 20 * 2**20
 
 
-def test_what_cannot_be_installed_is_one_line(run: RunCommand, tmp_path: Path):
+def test_failed_installation_is_one_line_of_error(run: RunCommand, tmp_path: Path):
     (tmp_path / "apart.py").write_text(ISOLATED)
     (tmp_path / "needs.txt").write_text("--no-index\nno-such-package\n")
     failed = run("load", "apart.py", "--requirements", "needs.txt")

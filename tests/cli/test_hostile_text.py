@@ -110,7 +110,7 @@ def test_no_error_prints_control_characters(evil: RunCommand, tmp_path: Path):
             assert outcome.err
 
 
-def test_what_python_prints_of_errors_and_documentation_has_no_control_characters(
+def test_errors_and_documentation_print_no_control_characters(
     evil: RunCommand, daemon: RunningDaemon
 ):
     with daemon.connect() as session:

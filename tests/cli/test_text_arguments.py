@@ -85,7 +85,7 @@ def test_standard_input_is_an_array_where_the_schema_wants_one(monkeypatch: pyte
         (["-"], b"\xff", r"standard input is not UTF-8"),
     ],
 )
-def test_what_cannot_be_read_is_named(
+def test_unreadable_argument_is_named_in_the_error(
     notes: str, texts: list[str], stdin: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sys, "stdin", Standard(stdin))

@@ -52,7 +52,7 @@ async def test_values_are_put_called_with_fetched_and_freed(
         session.call("park::double", z)
 
 
-async def test_what_cannot_wait_for_the_elements_says_so(daemon: RunningDaemon):
+async def test_remote_tensor_refuses_operations_that_cannot_await_elements(daemon: RunningDaemon):
     async with oc.aio.connect(daemon.address) as client:
         a, b = await client.put(np.zeros(1)), await client.put(np.zeros(1))
         for use in (

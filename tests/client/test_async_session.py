@@ -21,7 +21,7 @@ async def _until(path: Path) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_it_does_what_the_blocking_one_does(daemon: RunningDaemon, tmp_path: Path):
+async def test_asyncio_session_agrees_with_blocking_session(daemon: RunningDaemon, tmp_path: Path):
     async with oc.aio.connect(daemon.address) as session:
         x = np.arange(3.0)
         assert (await session.ops.park.double(x)).tolist() == [0, 2, 4]

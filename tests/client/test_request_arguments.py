@@ -34,7 +34,7 @@ X = np.ones(2)
     ],
 )
 @pytest.mark.parametrize("wrong", [3, 0, b"worker-1", ["worker-1"]])
-def test_what_is_no_text_is_an_error_of_the_argument(
+def test_non_string_argument_raises_argument_error(
     session: oc.Session, ask: Callable[[oc.Session, Any], Any], name: str, wrong: Any
 ):
     with pytest.raises(oc.ArgumentError, match=rf"^{name} is .*; expected a str$"):
@@ -200,7 +200,7 @@ def test_so_it_is_with_connecting(name: str):
     ],
 )
 @pytest.mark.parametrize("wrong", ["no", 3, 0.0, [], X])
-def test_what_is_neither_true_nor_false_is_not_taken_for_either(
+def test_non_bool_argument_raises_argument_error(
     session: oc.Session, ask: Callable[[oc.Session, Any], Any], complaint: str, wrong: Any
 ):
     with pytest.raises(oc.ArgumentError, match=rf"^{complaint} .*; expected a bool$"):
@@ -229,14 +229,14 @@ def test_paths_and_requirements_may_be_what_pathlib_and_lists_are(
             session.load("park", requirements=missing)
 
 
-def test_what_map_is_given_are_the_arguments_of_calls(session: oc.Session):
+def test_map_refuses_items_that_are_not_argument_tuples(session: oc.Session):
     with pytest.raises(oc.ArgumentError, match=r"^list_of_args is 3; expected a tuple of arg"):
         session.map("park::double", 3)  # type: ignore[arg-type]
     with pytest.raises(oc.ArgumentError, match=r"^list_of_args\[1\] is 3; expected the arguments"):
         list(session.map("park::double", [(X,), 3]))  # type: ignore[list-item]
 
 
-async def test_what_an_asyncio_map_is_given_are_the_arguments_of_calls(daemon: RunningDaemon):
+async def test_asyncio_map_refuses_items_that_are_not_argument_tuples(daemon: RunningDaemon):
     async with oc.aio.connect(daemon.address) as session:
         with pytest.raises(
             oc.ArgumentError, match=r"^list_of_args\[1\] is 3; expected the arguments"

@@ -46,7 +46,7 @@ def test_many_threads_share_a_session(session: oc.Session):
         assert all(pool.map(call, range(200)))
 
 
-def test_it_tells_what_the_daemon_is(daemon: RunningDaemon, session: oc.Session):
+def test_session_shows_server_info(daemon: RunningDaemon, session: oc.Session):
     info = session.server_info
     assert (info.pid, info.protocol_version) == (daemon.process.pid, 1)
     assert info.max_message_bytes == 1 << 20
@@ -131,7 +131,7 @@ def test_error_without_a_daemon_says_how_to_start_one():
         oc.connect(NOWHERE)
 
 
-def test_who_does_not_answer_is_not_there(tmp_path: Path):
+def test_silent_listener_raises_daemon_unavailable(tmp_path: Path):
     """Something that listens, and never says a word."""
     import socket
 

@@ -163,7 +163,7 @@ RETURNED = {
 
 
 @pytest.mark.parametrize("kind", RETURNED)
-def test_what_is_returned_is_new_as_in_pytorch(kind):
+def test_returned_tensors_are_new_as_in_pytorch(kind):
     def run(side):
         returns = "(Tensor, Tensor)" if kind.count(",") or "twice" in kind else "Tensor"
 
@@ -255,12 +255,12 @@ RECORDED = [(name, "plain", "leaf", True) for name in ("nothing", "another", "it
 
 
 @pytest.mark.parametrize("case", [case for case in WRITES if case not in RECORDED], ids=str)
-def test_what_is_written_to_is_what_it_is_in_pytorch(case):
+def test_written_arguments_are_as_in_pytorch(case):
     assert run_write(OURS, *case) == run_write(THEIRS, *case)
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=str)
-def test_what_is_written_to_has_the_call_in_its_history_and_not_in_pytorch(case):
+def test_written_argument_has_the_call_in_its_history_unlike_pytorch(case):
     _, *ours = run_write(OURS, *case)
     _, *theirs = run_write(THEIRS, *case)
     assert (ours[0], ours[2]) == (True, False)

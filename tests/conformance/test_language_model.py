@@ -112,7 +112,7 @@ def test_attention_is_that_of_pytorch(dtype, seed, call):
     assert difference(result, expected) <= TOLERANCE[dtype]
 
 
-def test_what_pytorch_refuses_is_refused():
+def test_arguments_refused_by_pytorch_are_refused():
     q, k = arrays(0, "float32", (1, 4, 3, 8), (1, 3, 3, 8))
     for options in ({}, {"enable_gqa": True}):
         tensors = [torch.from_numpy(array) for array in (q, k, k)]

@@ -103,5 +103,5 @@ def handled(side, seed):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("seed", seeds(40))
-def test_what_is_left_to_the_base_is_done_as_in_pytorch(seed):
+def test_delegation_to_the_base_class_is_as_in_pytorch(seed):
     assert handled(OURS, seed) == handled(THEIRS, seed)

@@ -202,7 +202,7 @@ READINGS = {
 
 
 @pytest.mark.parametrize("name", READINGS)
-def test_what_they_warn_of_we_warn_of(sides, name):
+def test_readings_warn_as_in_pytorch(sides, name):
     warned = []
     for side in sides:
         total = side.function("sum")

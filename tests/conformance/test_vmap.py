@@ -456,7 +456,7 @@ def test_out_dims_of_the_only_result_may_be_in_a_tuple():
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_refused(what):
+def test_invalid_transforms_raise_as_in_pytorch(what):
     ours, theirs = REFUSED[what]
     with pytest.raises(OpdispatchError):
         ours()

@@ -44,7 +44,7 @@ def test_systems_are_solved_for_as_many_sides(of_systems: Any, of_sides: Any):
         lambda x: xp.linalg.cholesky(x - 1.0),
     ],
 )
-def test_what_cannot_be_factored_is_an_error(call: Any, shape: tuple[int, ...]):
+def test_singular_factorization_raises_linalg_error(call: Any, shape: tuple[int, ...]):
     with pytest.raises(np.linalg.LinAlgError):
         call(there(np.zeros(shape)))
 
@@ -135,7 +135,7 @@ def test_factorizations_want_more_bits(dtype: str):
         xp.linalg.inv(there(np.eye(2), find_dtype_of_name(dtype)))
 
 
-def test_what_there_is_no_room_for_has_the_figures():
+def test_allocation_error_has_the_memory_figures():
     with pytest.raises(DeviceMemoryError, match="cuda:0") as caught:
         xp.zeros((1 << 45,), device="cuda")
     assert caught.value.facts["asked"] == str(1 << 48)
@@ -166,7 +166,7 @@ LARGER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("call", LARGER.values(), ids=LARGER)
-def test_what_has_more_elements_than_an_array_can_have_is_refused(call: Any):
+def test_results_with_too_many_elements_raise_argument_error(call: Any):
     """CuPy takes no memory for it, or a little, and its kernels write beyond."""
     with pytest.raises(ArgumentError, match=r"^array::"):
         call(xp.broadcast_to(there(1.0), WIDE))

@@ -106,7 +106,7 @@ def test_a_large_array_is_read_as_the_stream_has_made_it(backend: CupyBackend, c
     np.testing.assert_array_equal(backend.to_host(array[::2]), read[::2])
 
 
-def test_what_is_copied_is_counted(backend: CupyBackend):
+def test_device_copies_are_counted(backend: CupyBackend):
     before = device_transfers().get(HERE, DeviceTransfers())
     array = backend.from_host(X, HERE)
     backend.copy(array)
@@ -116,7 +116,7 @@ def test_what_is_copied_is_counted(backend: CupyBackend):
     assert after.from_device - before.from_device == X.nbytes
 
 
-def test_what_there_is_no_room_for_has_the_figures(backend: CupyBackend, cupy: Any):
+def test_allocation_error_has_the_memory_figures(backend: CupyBackend, cupy: Any):
     with pytest.raises(DeviceMemoryError, match="bytes are free, and CuPy's pool") as caught:
         backend.copy(cupy.broadcast_to(backend.from_host(X, HERE)[0, 0], (1 << 45,)))
     facts = caught.value.facts
@@ -205,7 +205,7 @@ def test_an_array_of_another_process_is_read_on_the_gpu(
     assert after.to_device == before.to_device
 
 
-def test_what_is_made_up_is_an_error_after_which_all_goes_on(
+def test_forged_memory_handle_raises_and_leaves_the_device_usable(
     backend: CupyBackend, shared: list[DeviceMemory]
 ):
     there = shared[1]

@@ -79,7 +79,7 @@ def test_values_of_one_place_are_added_up():
         lambda: sparse_coo_tensor([[0], [0]], [1.0], (2**61, 3)).to("cuda").to_sparse_csr(),
     ],
 )
-def test_what_has_more_elements_than_an_array_can_have_is_refused(make: Callable[[], Tensor]):
+def test_layouts_with_too_many_elements_raise_argument_error(make: Callable[[], Tensor]):
     with pytest.raises(ArgumentError, match="more elements than an array can have"):
         make()
 

@@ -33,7 +33,7 @@ def generators() -> tuple[Generator, Generator]:
 
 
 @pytest.mark.parametrize("name", [*CALLS, *LIKE])
-def test_what_is_drawn_is_what_the_host_draws(cupy: Any, name: str):
+def test_gpu_draws_equal_host_draws(cupy: Any, name: str):
     here, there = generators()
     for _ in range(2):
         if name in CALLS:
@@ -48,7 +48,7 @@ def test_what_is_drawn_is_what_the_host_draws(cupy: Any, name: str):
         np.testing.assert_allclose(np.asarray(made.to("cpu")), expected.array, rtol=1e-6)
 
 
-def test_what_has_more_elements_than_an_array_can_have_is_refused(cupy: Any):
+def test_draws_with_too_many_elements_raise_argument_error(cupy: Any):
     state = default_generator("cuda").state
     for size in ([2**61], [2**32, 2**32]):
         with pytest.raises(ArgumentError, match="more elements than an array can have"):

@@ -146,7 +146,7 @@ def test_a_value_moves_to_the_gpu_and_back(start_daemon: StartDaemon):
             x.to("cuda:9")
 
 
-def test_what_a_kernel_has_no_room_for_changes_nothing(
+def test_kernel_out_of_device_memory_changes_nothing(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     with start_daemon(workers=HERE).connect() as session:

@@ -78,7 +78,7 @@ def test_a_call_goes_to_the_kernel_for_where_its_tensors_are(
     np.testing.assert_array_equal(shared.ops.acc.add(X, X), X + X + 100)
 
 
-def test_what_a_kernel_writes_to_on_a_device_changes_there(
+def test_kernel_writes_to_device_tensor_in_place(
     shared: oc.Session, write_library: WriteLibrary, accelerator: Accelerator
 ):
     shared.load(write_library("acc", LIBRARY))
@@ -293,7 +293,7 @@ def test_calls_have_the_backend_of_their_kernel_while_another_version_is_importe
         np.testing.assert_array_equal(accelerator.to_host(session.ops.acc.add(x, x)), X + X)
 
 
-def test_what_is_kept_on_a_device_is_known_to_the_next_version_of_its_library(
+def test_next_version_of_a_library_knows_kept_device_values(
     lent_daemon: RunningDaemon, write_library: WriteLibrary, accelerator: Accelerator
 ):
     """Each version has a class of arrays of its own."""
@@ -320,7 +320,7 @@ def test_what_is_kept_on_a_device_is_known_to_the_next_version_of_its_library(
         np.testing.assert_array_equal(x.numpy(), 10 * X)
 
 
-def test_what_is_kept_on_a_device_is_there_when_its_library_has_moved(
+def test_kept_device_values_remain_when_their_library_moves(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     """Where an interpreter is drained, and where another one takes over after an unload."""

@@ -124,7 +124,7 @@ def test_a_user_with_the_role_load_loads_within_its_namespaces(daemon: RunningDa
     ]
 
 
-def test_a_user_who_is_not_allowed_hears_how_that_changes(daemon: RunningDaemon):
+def test_permission_error_of_another_user_names_the_option(daemon: RunningDaemon):
     said = say(daemon, MALLORY, "print(session.libraries())")
     who = f"user {MALLORY} has the role none, and GetServerInfo needs call"
     assert said.startswith(f"PermissionDeniedError {who}")

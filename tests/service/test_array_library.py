@@ -52,7 +52,7 @@ def test_remote_tensors_stay_where_they_are(standard: oc.Session):
     np.testing.assert_array_equal(standard.call("array::add", y, 1.0), X @ X + 1)
 
 
-def test_what_the_standard_leaves_undefined_is_an_error(standard: oc.Session):
+def test_behaviour_undefined_by_the_standard_raises_kernel_error(standard: oc.Session):
     with pytest.raises(oc.KernelError, match="has no common type"):
         standard.ops.array.add(X, np.ones(2, np.int32))
     with pytest.raises(oc.KernelError, match="300, which is out of bounds for uint8: its numbers"):
@@ -61,7 +61,7 @@ def test_what_the_standard_leaves_undefined_is_an_error(standard: oc.Session):
         standard.ops.array.add(X, np.ones(3, np.float32))
 
 
-def test_it_is_loaded_again_and_unloaded(standard: oc.Session):
+def test_array_library_can_be_loaded_again_and_unloaded(standard: oc.Session):
     again = standard.load(NAME)
     # Where the module's file can be found, the daemon sees that it is what is loaded already.
     assert again.version == (1 if again.already_loaded else 2)

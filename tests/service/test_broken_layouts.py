@@ -82,7 +82,7 @@ def frail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_what_a_kernel_has_broken_is_an_error_of_its_return(frail: RunningDaemon, how: str):
+def test_layout_broken_by_a_kernel_raises_return_error(frail: RunningDaemon, how: str):
     error = rf"frail::broken produced a value that cannot be sent: \$\.returns\[0\] {BROKEN[how]}"
     with frail.connect() as session:
         for remote in (False, True):
@@ -103,7 +103,7 @@ def test_what_a_kernel_has_broken_is_an_error_of_its_return(frail: RunningDaemon
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_what_a_caller_has_broken_is_an_error_of_its_argument(frail: RunningDaemon, how: str):
+def test_layout_broken_by_the_caller_raises_wire_error(frail: RunningDaemon, how: str):
     namespace: dict[str, Any] = {}
     exec(BREAK, namespace)
     value = namespace["broken"](X, how)

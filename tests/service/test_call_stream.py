@@ -108,7 +108,7 @@ def test_garbage_ends_the_stream(unharmed: oc.Session, stream: RawStream, garbag
     assert "$ is not the message" in (error.details() or "")
 
 
-def test_what_is_cancelled_may_be_anything(unharmed: oc.Session, stream: RawStream):
+def test_cancels_of_any_number_are_accepted(unharmed: oc.Session, stream: RawStream):
     for number in (0, 5, 2**64 - 1):
         stream.say(execution_pb2.CallRequest(id=number, cancel=True).SerializeToString())
     for number in range(100):  # most of them before they have begun

@@ -339,7 +339,7 @@ def test_the_deadline_reaches_nested_calls(
     assert all(library.calls_in_flight == 0 for library in shared.libraries())
 
 
-def test_what_kernels_print_goes_to_the_log(
+def test_output_of_kernels_goes_to_the_log(
     lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
     text = (

@@ -66,7 +66,9 @@ def test_a_call_waits_until_its_library_is_published_again(hold: Hold, write_lib
         assert is_recovered(session, {"worker-1": 1})
 
 
-def test_it_waits_no_longer_than_it_has_time(hold: Hold, write_library: WriteLibrary):
+def test_call_waits_for_a_library_no_longer_than_its_timeout(
+    hold: Hold, write_library: WriteLibrary
+):
     daemon = hold.start_daemon("own")
     with daemon.connect() as session, daemon.connect(timeout=2) as hasty:
         session.load(write_library("const", constant(5)))

@@ -59,7 +59,7 @@ def test_every_change_of_a_library_is_logged_as_what_it_is(
     assert (joined["library"], joined["version"]) == ("const", 1)
 
 
-def test_drain_and_its_end_are_logged_with_who_asked(daemon: RunningDaemon):
+def test_drain_and_its_end_are_logged_with_the_identity(daemon: RunningDaemon):
     with daemon.connect() as session:
         session.drain("worker-1")
         session.drain("worker-1", undo=True)

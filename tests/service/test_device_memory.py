@@ -179,7 +179,7 @@ def test_a_copy_for_another_device_of_the_kind_is_read_where_it_is(
 
 
 @pytest.mark.parametrize("what", ["the handle", "the place", "all"])
-def test_what_cannot_be_read_there_comes_by_way_of_the_host(
+def test_unreadable_device_memory_is_copied_through_the_host(
     two: RunningDaemon, accelerator: Accelerator, what: str
 ):
     with two.connect() as session:
@@ -219,7 +219,7 @@ def test_a_copy_whose_owner_died_before_it_was_said_to_be_right_is_not_used(
         np.testing.assert_array_equal(total.numpy(), 2 * X)
 
 
-def test_clients_are_not_told_where_device_memory_is(two: RunningDaemon, accelerator: Accelerator):
+def test_clients_never_receive_device_memory_handles(two: RunningDaemon, accelerator: Accelerator):
     with (
         two.connect() as session,
         grpc.insecure_channel(grpc_target(two.address)) as channel,

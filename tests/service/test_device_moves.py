@@ -74,7 +74,7 @@ def load_both(daemon: RunningDaemon) -> None:
             session.load(path, on=worker)
 
 
-def test_it_goes_to_a_device_of_its_interpreter_and_back(shared: oc.Session):
+def test_tensor_moves_to_a_device_of_its_interpreter_and_back(shared: oc.Session):
     """This client knows of no such device: it could not even get the elements."""
     x = shared.put(X, on="worker-1")
     before = shared.ops.acc.transfers(X)
@@ -94,7 +94,7 @@ def test_it_goes_to_a_device_of_its_interpreter_and_back(shared: oc.Session):
     assert there.to_device("privateuseone").device == "privateuseone:1"
 
 
-def test_where_it_is_it_stays_itself(shared: oc.Session):
+def test_move_to_the_same_device_returns_the_tensor_itself(shared: oc.Session):
     x = shared.put(X, on="worker-1")
     there = x.to("privateuseone")
     assert x.to_device("cpu") is x
@@ -108,7 +108,7 @@ def test_where_it_is_it_stays_itself(shared: oc.Session):
     assert there.to("privateuseone") is there
 
 
-def test_it_goes_to_a_device_of_another_interpreter_and_the_original_stays(shared: oc.Session):
+def test_move_to_a_device_of_another_interpreter_keeps_the_original(shared: oc.Session):
     x = shared.put(X, on="worker-2")
     there = x.to_device("privateuseone:1")
     assert (there.device, there.interpreter) == ("privateuseone:1", "worker-1")
@@ -243,7 +243,7 @@ def test_an_array_is_put_on_a_device_at_once(shared: oc.Session):
         shared.put(X, "worker-1", device="xpu")
 
 
-def test_what_is_put_on_a_device_begins_a_history_there(shared: oc.Session):
+def test_leaf_put_on_a_device_gets_its_gradient_there(shared: oc.Session):
     shared.load("opdispatch.array_library", on="worker-1")
     x = shared.put(Tensor(X, requires_grad=True), "worker-1", device="privateuseone:1")
     assert x.requires_grad
@@ -253,7 +253,7 @@ def test_what_is_put_on_a_device_begins_a_history_there(shared: oc.Session):
     np.testing.assert_array_equal(gradient.numpy(), 2 * X)
 
 
-def test_what_is_no_device_and_streams_are_refused(shared: oc.Session):
+def test_unknown_devices_and_streams_are_refused(shared: oc.Session):
     x = shared.put(X)
     with pytest.raises(ArgumentError, match="to_device takes no stream"):
         x.to_device("privateuseone:1", stream=3)
@@ -337,7 +337,7 @@ def test_one_that_is_gone_meanwhile_is_named(daemon: RunningDaemon):
         assert wait_for(lambda: session.check_invariants() == [])
 
 
-def test_what_is_being_drained_takes_no_more(start_daemon: StartDaemon):
+def test_drained_interpreter_receives_no_moved_tensors(start_daemon: StartDaemon):
     daemon = start_daemon(workers=WITHOUT_GPU)
     load_both(daemon)
     with daemon.connect() as session:
@@ -350,7 +350,7 @@ def test_what_is_being_drained_takes_no_more(start_daemon: StartDaemon):
             x.to("privateuseone:0")
 
 
-def test_it_goes_over_grpc_where_there_is_no_lane(
+def test_move_goes_over_grpc_without_a_local_lane(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     daemon = start_daemon("--max-message-bytes", str(1 << 20), workers=1)
@@ -386,7 +386,7 @@ def _steps(request: execution_pb2.CallRequest) -> None:
     ("say", "problem"),
     [(_sources, None), (_steps, r"\$\.keep\.device is set for a program with steps")],
 )
-def test_what_only_the_daemon_says_is_not_believed(
+def test_client_requests_with_daemon_fields_are_refused(
     shared: oc.Session, say: Callable[[execution_pb2.CallRequest], None], problem: str | None
 ):
     with grpc.insecure_channel(grpc_target(shared.address)) as channel:

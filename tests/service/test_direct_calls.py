@@ -185,7 +185,9 @@ def test_other_sessions_hear_of_a_new_version_too(
         assert session.check_invariants() == []
 
 
-def test_what_was_unloaded_is_not_there(shared: oc.Session, write_library: WriteLibrary):
+def test_call_of_an_unloaded_operator_raises_not_found(
+    shared: oc.Session, write_library: WriteLibrary
+):
     shared.load(write_library("const", constant(1)))
     assert shared.ops.const.get(X) == shared.ops.const.get(X) == 1
     shared.unload("const")

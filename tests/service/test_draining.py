@@ -55,7 +55,7 @@ def test_an_interpreter_is_drained_under_load_and_used_again(
             session.drain("missing")
 
 
-def test_who_drains_waits_no_longer_than_it_says_for_others_to_import_what_moves(
+def test_drain_waits_for_imports_no_longer_than_its_timeout(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=2)

@@ -109,7 +109,7 @@ def test_the_metadata_in_a_file_declares_what_it_needs(
     assert shared.load(bare).interpreters == ("worker-1",)
 
 
-def test_what_is_not_declared_is_not_there(
+def test_undeclared_package_cannot_be_imported(
     shared: oc.Session, write_library: WriteLibrary, wheels: Path
 ):
     path = write_library("leaky", reporting("leaky", "tinypack", top="import pytest"))
@@ -274,7 +274,7 @@ def test_a_new_version_may_need_another_environment(
     assert wait_for(lambda: sum(bool(i.reserved_for) for i in shared.interpreters()) == 1)
 
 
-def test_nothing_else_is_loaded_into_an_environments_interpreter(
+def test_interpreter_of_an_environment_takes_no_other_library(
     shared: oc.Session, write_library: WriteLibrary, wheels: Path
 ):
     library = shared.load(

@@ -245,7 +245,7 @@ def test_a_client_that_gives_up_a_load_leaves_nothing_behind(
         assert [operator.name for operator in session.operators()] == ["next::get"]
 
 
-def test_what_cannot_be_sent_of_a_library_fails_its_load_and_leaves_nothing_behind(
+def test_unsendable_registration_fails_the_load_and_leaves_nothing(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     register = (

@@ -128,7 +128,7 @@ def test_their_kernels_call_near_ones_and_the_other_way_round(
         assert session.ops.there.get(np.zeros(2), 7) == 7
 
 
-def test_as_many_run_at_a_time_as_the_library_says(
+def test_far_calls_run_up_to_max_concurrency(
     lent_daemon: RunningDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     with closing(Doors(tmp_path)) as doors, lent_daemon.connect() as session:

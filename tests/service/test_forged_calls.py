@@ -51,7 +51,7 @@ def test_a_forged_context_changes_nothing(unharmed: oc.Session, channel: grpc.Ch
     assert len(reply.returns) == 1
 
 
-def test_it_waits_in_the_queue_and_is_refused_when_that_is_full(
+def test_forged_call_waits_in_the_queue_and_is_refused_if_it_is_full(
     start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary
 ):
     daemon = start_daemon("--queue", "3", workers=1)
@@ -79,7 +79,7 @@ def test_it_waits_in_the_queue_and_is_refused_when_that_is_full(
         assert session.check_invariants() == []
 
 
-def test_it_is_refused_by_a_daemon_that_is_stopping(
+def test_forged_call_is_refused_by_a_stopping_daemon(
     start_daemon: StartDaemon, doors: Doors, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=1)

@@ -24,7 +24,7 @@ def test_a_drain_that_is_in_the_journal_is_in_force(daemon: RunningDaemon, sessi
         assert wait_for(lambda: state_of(session, "worker-1") == "ready")
 
 
-def test_how_many_interpreters_are_wanted_is_what_the_journal_says(
+def test_wanted_interpreters_follow_the_journal_after_an_abandoned_change(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     path = write_library("const", constant(1))

@@ -80,7 +80,7 @@ def test_a_library_has_a_status_of_its_own(health, shared: oc.Session, write_lib
     watch.cancel()
 
 
-def test_it_is_not_serving_without_an_interpreter_and_serving_with_the_next(
+def test_health_is_not_serving_until_the_next_interpreter_is_ready(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=1)
@@ -183,7 +183,7 @@ def test_a_daemon_that_is_meant_to_have_no_interpreters_serves_without(start_dae
         assert check(health_pb2_grpc.HealthStub(channel), "") == SERVING
 
 
-def test_it_says_not_serving_as_soon_as_it_stops(
+def test_health_is_not_serving_as_soon_as_the_daemon_stops(
     daemon: RunningDaemon, session: oc.Session, own_health, write_library: WriteLibrary
 ):
     session.load(write_library("gate", GATE))

@@ -16,7 +16,7 @@ from tests.service.running_daemon import RunningDaemon
 X = np.zeros(2)
 
 
-def test_it_raises_our_error_while_the_library_is_gone_and_follows_the_next(
+def test_held_handle_raises_while_unloaded_and_follows_the_next_load(
     shared: oc.Session, write_library: WriteLibrary
 ):
     shared.load(write_library("const", constant(1)))

@@ -91,7 +91,7 @@ def _long_cancel(lane: RawLane) -> None:
         _long_cancel,
     ],
 )
-def test_what_makes_no_sense_ends_that_lane_and_no_other(
+def test_malformed_frame_ends_only_its_lane(
     unharmed: oc.Session, door: Door, speak: Callable[[RawLane], None]
 ):
     with raw_lane(*door) as lane:

@@ -231,7 +231,7 @@ lib.impl("undo", undo, "CompositeImplicitAutograd")
 """
 
 
-def test_what_a_library_undoes_in_its_interpreter_is_found(
+def test_check_invariants_finds_registrations_undone_by_a_library(
     lent_daemon: RunningDaemon, shared: oc.Session, write_library: WriteLibrary
 ):
     const = shared.load(write_library("const", constant(1)), interpreter="worker-2")

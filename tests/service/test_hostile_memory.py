@@ -129,7 +129,7 @@ def test_a_well_behaved_peer_of_the_test_gets_its_answer(lane: SharingLane):
 @pytest.mark.parametrize(
     "make", [unsealed, sealed_against_nothing_much, empty_region, a_file, a_pipe]
 )
-def test_what_is_no_sealed_memfd_ends_that_lane(lane: SharingLane, make: Callable[[], int]):
+def test_unsealed_region_ends_the_lane(lane: SharingLane, make: Callable[[], int]):
     descriptor = make()
     lane.pass_region(1, descriptor)
     os.close(descriptor)
@@ -247,7 +247,7 @@ def garbage(lane: SharingLane) -> None:
         garbage,
     ],
 )
-def test_what_makes_no_sense_about_memory_ends_that_lane(
+def test_malformed_memory_frame_ends_the_lane(
     lane: SharingLane, speak: Callable[[SharingLane], None]
 ):
     speak(lane)

@@ -25,7 +25,7 @@ from tests.service.test_call_stream import RawStream
 X = np.arange(3.0)
 
 
-def test_who_answers_at_a_port_must_be_the_interpreter(
+def test_client_verifies_the_interpreter_at_a_direct_port(
     loaded_tcp: RunningDaemon, openings: Openings
 ):
     """Else arrays would go to a process that has taken the port since."""
@@ -71,7 +71,7 @@ def forge(request: execution_pb2.CallRequest, number: int, **fields: Any) -> byt
     return forged.SerializeToString()
 
 
-def test_what_is_not_for_an_interpreter_to_say_is_refused(loaded_tcp: RunningDaemon):
+def test_direct_port_refuses_calls_without_a_valid_route(loaded_tcp: RunningDaemon):
     with at_port(loaded_tcp) as (channel, request):
         stream = RawStream(channel)
         stream.say(request.SerializeToString())

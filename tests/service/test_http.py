@@ -65,7 +65,7 @@ def test_tokens_are_asked_for_where_the_daemon_has_them(start_daemon: StartDaemo
     assert get(daemon.url, "metrics", Authorization=f"Basic {password}")[0] == 200
 
 
-def test_nothing_can_be_changed_over_http(asked: RunningDaemon):
+def test_http_refuses_changing_methods(asked: RunningDaemon):
     address = urlsplit(asked.url).netloc
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         for path in ("/", "/metrics", "/livez"):

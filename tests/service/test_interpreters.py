@@ -147,7 +147,7 @@ def test_the_version_below_is_loaded_again_if_its_interpreter_has_died(
     assert session.check_invariants() == []
 
 
-def test_what_a_kernel_has_started_goes_with_its_interpreter(
+def test_subprocesses_of_a_kernel_end_with_its_interpreter(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     text = (

@@ -145,7 +145,7 @@ def test_step_of_a_program_and_wrong_return_are_logged_with_their_operator(
     ]
 
 
-def test_what_a_library_logs_keeps_its_level_and_logger(
+def test_log_records_of_a_library_keep_level_and_logger(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=1)

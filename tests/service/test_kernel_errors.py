@@ -135,7 +135,7 @@ async def test_asyncio_calls_raise_it_too(
                 program.output(program.ops.errors.fail(X, "AttributeError"))
 
 
-async def test_what_ends_loops_or_processes_is_a_kernel_error_alone(
+async def test_stop_iteration_and_system_exit_become_plain_kernel_errors(
     errors: oc.Session, shared_daemon: RunningDaemon, lane: LaneChoice
 ):
     async with oc.aio.connect(shared_daemon.address, lane=lane) as session:

@@ -79,7 +79,7 @@ def test_no_message_limit_is_one_for_tensors(session: oc.Session):
     assert session.ops.many.zeros(LARGE).shape == (LARGE,)
 
 
-def test_what_an_operator_writes_to_is_written_to(session: oc.Session):
+def test_large_argument_is_written_in_place(session: oc.Session):
     x = np.zeros(LARGE)
     assert session.ops.image.add_(x, np.ones(LARGE)) is x
     assert (x == 1).all()
@@ -92,7 +92,7 @@ def test_many_tensors_of_middling_size_are_no_large_message(session: oc.Session)
     assert session.ops.many.total(parts) == x.sum()
 
 
-def test_what_is_no_tensor_stays_within_the_message_limit(session: oc.Session):
+def test_other_values_stay_within_the_message_limit(session: oc.Session):
     with pytest.raises(oc.MessageTooLargeError, match="the call of many::split"):
         session.call("many::split", np.zeros(4), "x" * 70_000)
     with pytest.raises(oc.MessageTooLargeError, match="the result of the call"):

@@ -60,7 +60,7 @@ def session(lay: RunningDaemon, request: pytest.FixtureRequest) -> Iterator[oc.S
 
 @each_layout
 @pytest.mark.parametrize("arrays", [SMALL, LARGE], ids=["small", "large"])
-def test_it_arrives_and_comes_back_as_it_is(session: oc.Session, name: str, arrays: dict[str, Any]):
+def test_layout_round_trips_on_every_lane(session: oc.Session, name: str, arrays: dict[str, Any]):
     for _ in range(4):  # through the daemon, as a call that it knows, directly, in shared memory
         assert session.ops.lay.which(arrays[name]) == KEYS[name]
         same(session.ops.lay.same(arrays[name]), arrays[name])
@@ -71,9 +71,7 @@ def test_it_arrives_and_comes_back_as_it_is(session: oc.Session, name: str, arra
 
 
 @each_layout
-def test_it_is_a_plain_array_or_a_tensor_for_the_kernel_and_for_the_caller(
-    session: oc.Session, name: str
-):
+def test_layout_is_an_array_or_a_tensor_on_both_sides(session: oc.Session, name: str):
     kind = {"quantized": "QuantizedArray", "nested": "NestedArray"}.get(name, name[-3:] + "_array")
     for _ in range(2):
         assert session.ops.lay.kinds(SMALL[name]) == f"{kind} "
@@ -181,7 +179,7 @@ def test_a_result_with_an_index_that_is_out_of_range_is_not_kept(lay: RunningDae
 
 @each_layout
 @pytest.mark.parametrize("lane", LANES)
-def test_it_is_put_kept_and_fetched(lay: RunningDaemon, name: str, lane: str):
+def test_layout_can_be_put_kept_and_fetched(lay: RunningDaemon, name: str, lane: str):
     with oc.connect(lay.address, lane=lane) as session:
         requires_grad = name != "quantized"
         for array in (SMALL[name], Tensor(SMALL[name], requires_grad=requires_grad), LARGE[name]):
@@ -208,7 +206,7 @@ def test_it_is_put_kept_and_fetched(lay: RunningDaemon, name: str, lane: str):
 
 
 @each_layout
-def test_it_moves_between_interpreters_and_is_an_input_of_programs(lay: RunningDaemon, name: str):
+def test_layout_moves_between_interpreters_and_into_programs(lay: RunningDaemon, name: str):
     with oc.connect(lay.address) as session:
         for arrays in (SMALL, LARGE):
             x = session.put(arrays[name], on="worker-2")
@@ -227,7 +225,7 @@ def test_it_moves_between_interpreters_and_is_an_input_of_programs(lay: RunningD
             assert key == KEYS[name]
 
 
-def test_what_a_kernel_is_lent_stays_as_it_is(lay: RunningDaemon, write_library: WriteLibrary):
+def test_kernel_cannot_write_to_lent_layout_parts(lay: RunningDaemon, write_library: WriteLibrary):
     text = (
         "from opdispatch import Library\n"
         "lib = Library('spoil', 'DEF')\n"
@@ -323,7 +321,7 @@ def of_an_unknown_layout(request: execution_pb2.CallRequest) -> None:
         ("sparse_coo", of_an_unknown_layout, "$.args[0] is empty"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_a_kernel_sees_it(
+def test_inconsistent_layout_is_refused_before_the_kernel(
     lay: RunningDaemon, name: str, spoil: Callable, error: str
 ):
     with grpc.insecure_channel(lay.address) as channel:

@@ -188,7 +188,7 @@ def test_a_library_whose_stored_content_is_damaged_is_given_up_and_says_so(
         assert stored.read_text() == path.read_text()
 
 
-def test_what_a_dead_interpreter_was_running_is_let_go_once_judged(start_daemon: StartDaemon):
+def test_flight_record_of_a_dead_interpreter_is_closed_after_judgement(start_daemon: StartDaemon):
     daemon = start_daemon(workers=1)
     daemon.expects_errors = True
 

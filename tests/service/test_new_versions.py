@@ -131,7 +131,7 @@ def test_a_library_can_be_unloaded_while_it_is_running_calls(
 
 @pytest.mark.parametrize("place", ["worker-1", "worker-2"])
 @pytest.mark.parametrize("name", ["gate", "gate2"])
-def test_what_a_library_with_calls_to_finish_had_can_be_loaded_anew(
+def test_namespace_of_a_library_with_calls_to_finish_can_be_reused(
     shared: oc.Session, write_library: WriteLibrary, name: str, place: str, tmp_path: Path
 ):
     folder = tmp_path

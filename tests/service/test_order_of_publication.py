@@ -57,7 +57,7 @@ def test_unloading_a_kept_version_leaves_the_order_as_it_was(
         assert session.ops.const.get(X) == 3
 
 
-def test_what_is_published_during_a_long_rollback_comes_before_it(
+def test_publication_during_a_rollback_precedes_the_rolled_back_kernel(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     first = start_daemon(workers=2)

@@ -439,7 +439,7 @@ def test_the_page_says_it_when_the_daemon_does_not_answer(page: Any, watched: Ru
     expect(page.locator("#status")).to_contain_text("does not answer")
 
 
-def test_as_many_tabs_of_one_browser_as_one_likes_are_live(
+def test_any_number_of_browser_tabs_stay_live(
     browser: Any, watched: RunningDaemon, write_library: WriteLibrary
 ):
     """A browser makes six connections to an address, and the events of a page are one."""

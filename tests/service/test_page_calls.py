@@ -117,7 +117,9 @@ def test_numbers_and_pictures_go_in_and_come_out(painting: RunningDaemon):
         ({"operator": "paint::invert", "arguments": {"y\u001b": 1}}, "y"),
     ],
 )
-def test_what_is_no_call_is_refused_with_a_reason(painting: RunningDaemon, body: Any, said: str):
+def test_malformed_http_call_is_refused_with_a_reason(
+    painting: RunningDaemon, body: Any, said: str
+):
     status, found = post(painting.url, body, secret_of(painting))
     assert status == 422, found
     assert said in found["error"]

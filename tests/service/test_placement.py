@@ -102,7 +102,7 @@ def test_devices_are_known_and_asked_for(shared: oc.Session, write_library: Writ
             shared.load(write_library("other", constant(2, namespace="other")), on="cuda:3")
 
 
-async def test_listings_say_who_has_loaded_a_library_from_another_host(
+async def test_listings_show_the_loader_on_another_host(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     """A TCP connection comes from an address, which says less than what the client says."""
@@ -115,7 +115,7 @@ async def test_listings_say_who_has_loaded_a_library_from_another_host(
         assert (await waiting.load(path)).loaded_by == describe_self()
 
 
-def test_listings_say_who_has_loaded_a_library(shared: oc.Session, write_library: WriteLibrary):
+def test_listings_show_the_loader_of_a_library(shared: oc.Session, write_library: WriteLibrary):
     load = shared.load(write_library("const", constant(1)))
     user, _, host = load.loaded_by.partition("@")
     assert user

@@ -175,7 +175,7 @@ def test_direct_calls_have_no_part_of_the_daemon(forest: oc.Session):
     assert counts["leaves::leaf", "worker-1"] == 2
 
 
-def test_what_a_kernel_calls_elsewhere_is_within_it(forest: oc.Session, tmp_path: Path):
+def test_nested_calls_elsewhere_are_within_their_kernel(forest: oc.Session, tmp_path: Path):
     with forest.profile() as prof:
         forest.call("trees::tree", X)
     events = tree(prof)

@@ -79,7 +79,7 @@ def test_a_program_is_one_call(session: oc.Session):
     assert sum(each.calls_total for each in session.interpreters()) == before + 2
 
 
-def test_what_it_writes_to(session: oc.Session):
+def test_program_writes_to_remote_tensors_but_not_to_arrays(session: oc.Session):
     """A remote tensor changes where it is; an array is the program's own copy."""
     x, mine = session.put(np.zeros(4)), np.zeros(4)
     with session.program() as p:
@@ -284,7 +284,7 @@ def test_a_kept_output_needs_a_session(loaded: RunningDaemon):
     assert "expected $.keep, which is absent" in send(loaded, request).details()
 
 
-def test_what_is_recorded_is_checked(session: oc.Session):
+def test_recording_refuses_invalid_uses(session: oc.Session):
     with session.program() as p:
         x = p.ops.math.add(X, X)
         for spoil, problem in (

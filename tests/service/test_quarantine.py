@@ -56,7 +56,7 @@ def broken(start_daemon: StartDaemon, tmp_path: Path) -> RunningDaemon:
     return daemon
 
 
-def test_it_is_listed_with_its_last_words_and_can_be_revived(
+def test_quarantined_interpreter_is_listed_with_its_output_and_can_be_revived(
     broken: RunningDaemon, write_library: WriteLibrary, capsys: pytest.CaptureFixture[str]
 ):
     with broken.connect() as session, channel_to(broken) as channel:

@@ -151,7 +151,7 @@ def test_a_mode_that_is_not_known_is_refused_by_name(service: oc.Session, door: 
     assert message.startswith("the call asks for the mode 'vmap', which is not known here")
 
 
-def test_what_autocast_cannot_be_is_refused(service: oc.Session, door: grpc.Channel):
+def test_malformed_autocast_settings_are_refused(service: oc.Session, door: grpc.Channel):
     for settings, words in (({"toaster": "float16"}, "toaster"), ({"cpu": "float13"}, "float13")):
         request = call_request("casting::inner", [np.ones(1)], {})
         request.modes.add(name="autocast", settings=settings)

@@ -74,7 +74,9 @@ def resident_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def test_what_is_there_is_answered_at_once(shared: oc.Session, write_library: WriteLibrary):
+def test_wait_returns_at_once_for_existing_registrations(
+    shared: oc.Session, write_library: WriteLibrary
+):
     shared.load(write_library("const", constant(1)))
     found = shared.wait_for_def("const::get", 0)
     assert (found.name, found.libraries, found.keys) == ("const::get", ("const",), ("CPU",))
@@ -113,7 +115,7 @@ async def test_a_kernel_may_be_there_before_the_definition(
     assert (await waiting.wait_for_impl("const::get")).key == "CompositeImplicitAutograd"
 
 
-async def test_what_is_gone_before_anybody_looks_does_not_count(
+async def test_registration_gone_before_the_wait_does_not_count(
     waiting: oc.AsyncSession, write_library: WriteLibrary
 ):
     path = write_library("const", constant(1))
@@ -124,7 +126,7 @@ async def test_what_is_gone_before_anybody_looks_does_not_count(
     assert caught.value.hint == "library 'const', which had it, was unloaded"
 
 
-def test_a_timeout_names_who_was_expected(
+def test_timeout_names_the_expected_library(
     shared: oc.Session, write_library: WriteLibrary, tmp_path: Path
 ):
     with pytest.raises(oc.WaitTimeoutError) as caught:

@@ -113,7 +113,7 @@ def test_they_can_be_kept_in_sets(x: RemoteTensor):
     assert x in {x}
 
 
-def test_what_is_wrong_there_is_said_here(standard: oc.Session, x: RemoteTensor):
+def test_errors_of_remote_arithmetic_reach_the_caller(standard: oc.Session, x: RemoteTensor):
     with pytest.raises(oc.KernelError, match=r"\(2,3\) \(5,\)"):
         x + np.ones(5)
     with pytest.raises(oc.KernelError, match="IndexError"):

@@ -35,7 +35,7 @@ def test_one_call_goes_back_through_what_was_called_there(standard: oc.Session):
         standard.grad(loss, w)
 
 
-def test_what_is_detached_is_not_recorded(standard: oc.Session):
+def test_detached_remote_tensor_is_not_recorded(standard: oc.Session):
     w = standard.put(Tensor(X, requires_grad=True))
     y = w * w
     constant = y.detach()
@@ -123,7 +123,7 @@ def test_calls_under_modes_are_recorded_where_the_data_is(standard: oc.Session):
     assert "array::exp(float64[2, 2]) -> float64[2, 2]" in lines
 
 
-def test_what_is_switched_off_around_a_mode_is_off_there(standard: oc.Session):
+def test_autocast_state_around_a_mode_applies_remotely(standard: oc.Session):
     w = standard.put(Tensor(X.astype(np.float32), requires_grad=True))
     with PassingOn():
         assert (w @ w).dtype == np.float32
@@ -169,7 +169,7 @@ def test_grad_mode_goes_with_the_call(shared_daemon: RunningDaemon, standard: oc
             assert session.ops.array.exp(tensor).requires_grad
 
 
-def test_what_has_no_gradient(standard: oc.Session):
+def test_gradient_of_a_plain_array_raises_kernel_error(standard: oc.Session):
     x = standard.put(X)
     with pytest.raises(oc.KernelError, match="takes tensors, but was given an array"):
         standard.grad(xp.sum(x), x)

@@ -216,7 +216,9 @@ def test_a_large_value_has_the_room_that_was_granted(
             assert nothing_is_kept(session)
 
 
-def test_what_a_caller_gives_up_is_not_kept(math: oc.Session, tmp_path: Path, numbers: list[int]):
+def test_result_of_an_abandoned_call_is_not_kept(
+    math: oc.Session, tmp_path: Path, numbers: list[int]
+):
     for number in range(6):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -290,7 +292,7 @@ def test_the_error_says_which_interpreter_took_a_value_with_it(
     assert session.check_invariants() == []
 
 
-def test_nothing_is_left_of_a_session_that_has_ended(
+def test_ended_session_leaves_no_values(
     shared_daemon: RunningDaemon, math: oc.Session, numbers: list[int]
 ):
     with shared_daemon.connect() as session:

@@ -107,7 +107,7 @@ def test_values_that_are_alike_share_a_plan(math: oc.Session, numbers: list[int]
     assert len(numbers) == before + 1
 
 
-def test_what_a_call_wrote_to_a_value_is_read_by_the_next_one(math: oc.Session, numbers: list[int]):
+def test_planned_call_reads_writes_of_the_call_before(math: oc.Session, numbers: list[int]):
     x, one = math.put(np.zeros(4), on="worker-1"), np.ones(4)
     for n in range(20):
         assert math.call("math::same", x).tolist() == [n] * 4
@@ -184,7 +184,7 @@ def test_a_value_that_was_closed_is_named(math: oc.Session, numbers: list[int]):
         math.call("math::same", x)
 
 
-def test_what_a_call_has_raised_keeps_no_value(math: oc.Session, numbers: list[int]):
+def test_error_of_a_call_keeps_no_value_alive(math: oc.Session, numbers: list[int]):
     raised = []
     for _ in range(6):
         x = math.put(np.arange(4.0), on="worker-1")

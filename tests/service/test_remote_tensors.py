@@ -62,7 +62,7 @@ def test_a_tensor_is_put_called_with_and_fetched(math: RunningDaemon, lane: str)
         assert session.check_invariants() == []
 
 
-def test_it_is_an_array_for_numpy_and_dlpack(session: oc.Session):
+def test_remote_tensor_converts_for_numpy_and_dlpack(session: oc.Session):
     x = session.put(np.arange(4, dtype=np.int32))
     np.testing.assert_array_equal(np.asarray(x), [0, 1, 2, 3])
     assert np.asarray(x, dtype=float).dtype == float
@@ -79,7 +79,7 @@ def test_it_is_an_array_for_numpy_and_dlpack(session: oc.Session):
     assert x.numpy().tolist() == [0, 1, 2, 3], "what is fetched is the caller's own"
 
 
-def test_it_says_what_it_is(session: oc.Session):
+def test_repr_shows_dtype_shape_and_interpreter(session: oc.Session):
     x = session.put(np.zeros((2, 3), np.float32), on="worker-2")
     assert repr(x) == "<RemoteTensor float32 [2, 3] in worker-2>"
     x.close()
@@ -101,7 +101,7 @@ def test_it_says_what_it_is(session: oc.Session):
     ],
     ids=lambda array: f"{array.dtype}{list(array.shape)}",
 )
-def test_whatever_can_be_sent_can_be_put(session: oc.Session, array: np.ndarray):
+def test_any_sendable_array_can_be_put(session: oc.Session, array: np.ndarray):
     x = session.put(array)
     assert x.shape == array.shape
     np.testing.assert_array_equal(x.numpy(), array)
@@ -125,7 +125,7 @@ def test_results_that_are_no_tensors_come_as_they_are(session: oc.Session):
     assert session.call("math::total", rows).tolist() == [1, 1]
 
 
-def test_what_an_operator_writes_to_changes_where_it_is(session: oc.Session):
+def test_operator_writes_to_remote_tensor_in_place(session: oc.Session):
     x = session.put(np.zeros(2))
     view = session.call("math::same", x, remote=True)
     assert session.ops.math.iadd_(x, np.ones(2)) is x
@@ -248,7 +248,7 @@ def test_another_sessions_value_cannot_be_had_by_its_id(math: RunningDaemon, ses
     assert x.numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_what_a_client_must_not_say_is_refused(math: RunningDaemon, session: oc.Session):
+def test_client_requests_with_internal_fields_are_refused(math: RunningDaemon, session: oc.Session):
     import grpc
 
     x = session.put(np.arange(4.0))
@@ -324,7 +324,7 @@ def test_a_value_in_use_stays_until_the_call_ends(session: oc.Session, tmp_path)
     assert nothing_is_kept(session)
 
 
-def test_it_is_the_only_handle_of_its_value(session: oc.Session):
+def test_remote_tensor_cannot_be_copied_or_pickled(session: oc.Session):
     x = session.put(np.arange(3.0))
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match=r"neither pickled nor copied"):
@@ -362,7 +362,7 @@ lib.impl("some", lambda x: [x + 1, np.ma.masked_less(x, 1)], "CPU")
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_what_would_lose_its_mask_is_not_kept_either(
+def test_masked_result_cannot_be_kept(
     session: oc.Session, write_library: WriteLibrary, remote: bool
 ):
     session.load(write_library("masked", MASKED))
