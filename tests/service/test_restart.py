@@ -297,7 +297,7 @@ def test_an_import_that_hangs_at_the_start_keeps_no_other_library_from_serving(
         assert session.ops.stuck.get(X) == 1
 
 
-def test_it_is_back_in_service_about_as_soon_as_at_first(
+def test_restart_takes_about_as_long_as_the_first_start(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     started = time.monotonic()
@@ -363,7 +363,7 @@ def test_replica_counts_and_rollbacks_and_drained_interpreters_are_remembered(
         assert {v.name: len(v.interpreters) for v in session.libraries()} == {"const": 3, "pair": 2}
 
 
-def test_it_is_not_ready_before_its_libraries_are_back(
+def test_daemon_is_not_ready_before_its_libraries_are_restored(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     first = start_daemon(workers=1)

@@ -23,7 +23,7 @@ def held(session: oc.Session) -> list[tuple[str, int, list[str]]]:
     return [(each.name, each.pid, sorted(each.libraries)) for each in session.interpreters()]
 
 
-def test_it_joins_the_daemon_that_takes_the_place_of_one_that_was_killed(
+def test_interpreter_joins_the_next_daemon_after_a_kill(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     first = start_daemon(workers=0)
@@ -104,7 +104,7 @@ def test_interpreter_does_not_look_for_a_daemon_with_reconnect_0(start_daemon: S
         assert b"looking for it" not in errors
 
 
-def test_it_can_be_stopped_while_it_looks(start_daemon: StartDaemon):
+def test_interpreter_can_be_stopped_while_it_reconnects(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0)
     with daemon.connect() as session, worker(daemon) as process:
         assert wait_for(lambda: len(session.interpreters()) == 1)

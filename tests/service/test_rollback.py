@@ -81,7 +81,7 @@ lib.impl("get", lambda x: ops.const.get(x), "CPU")
 """
 
 
-def test_what_is_brought_back_while_its_last_calls_end_is_not_retired_after_that(
+def test_version_rolled_back_to_while_draining_is_not_retired(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=1)
@@ -113,7 +113,7 @@ def test_a_version_whose_interpreters_have_died_is_rolled_back_to_from_the_store
 
 
 @pytest.mark.parametrize("undo", ["rollback", "unload"])
-def test_who_still_holds_a_version_serves_it_again_when_the_newest_is_lost(
+def test_holders_of_an_old_version_serve_it_again_if_the_newest_is_lost(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path, undo: str
 ):
     """And interpreters that never get it are not called."""

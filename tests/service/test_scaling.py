@@ -336,7 +336,7 @@ def test_a_replica_whose_library_was_overridden_stays_overridden(
         assert session.check_invariants() == []
 
 
-def test_which_overload_is_meant_is_the_same_everywhere(
+def test_overload_resolution_is_the_same_in_daemon_and_interpreters(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     """In the daemon, and in kernels of interpreters that were there all the time or came later."""

@@ -47,7 +47,7 @@ def is_refused(session: oc.Session) -> bool:
     raise AssertionError("the call has neither been refused nor failed")
 
 
-def test_it_says_where_it_listens_when_it_is_ready(start_daemon: StartDaemon, tmp_path: Path):
+def test_daemon_prints_its_addresses_when_ready(start_daemon: StartDaemon, tmp_path: Path):
     path = tmp_path / "private" / "daemon.sock"
     daemon = start_daemon(listen=[f"unix://{path}", "127.0.0.1:0"], workers=1, warm=False)
     unix, tcp = daemon.addresses
@@ -91,7 +91,7 @@ def test_calls_in_flight_finish_before_it_stops_and_new_ones_are_refused(
     assert call.result() == 7
 
 
-def test_it_stops_in_time_though_a_kernel_hangs(
+def test_daemon_stops_in_time_despite_a_hanging_kernel(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     session.load(write_library("gate", GATE))
@@ -116,7 +116,7 @@ def test_a_second_signal_stops_it_at_once(
         call.result()
 
 
-def test_it_stops_in_time_though_an_import_hangs(
+def test_daemon_stops_in_time_despite_a_hanging_import(
     daemon: RunningDaemon, session: oc.Session, write_library: WriteLibrary
 ):
     flag = daemon.folder / "importing"
@@ -128,7 +128,7 @@ def test_it_stops_in_time_though_an_import_hangs(
         load.result()
 
 
-def test_it_stops_in_time_though_it_is_still_starting(tmp_path: Path, write_library: WriteLibrary):
+def test_daemon_stops_in_time_while_it_starts(tmp_path: Path, write_library: WriteLibrary):
     flag = tmp_path / "importing"
     slow = f"import time\nopen({str(flag)!r}, 'w').close()\ntime.sleep(1000)\n"
     daemon = RunningDaemon(tmp_path, "--library", str(write_library("slow", slow)), workers=1)
@@ -139,7 +139,7 @@ def test_it_stops_in_time_though_it_is_still_starting(tmp_path: Path, write_libr
         daemon.clean_up()
 
 
-def test_its_interpreters_die_with_it_when_it_is_killed(start_daemon: StartDaemon):
+def test_interpreters_die_with_a_killed_daemon(start_daemon: StartDaemon):
     daemon = start_daemon()
     daemon.signal(signal.SIGKILL)
     assert daemon.wait() == -signal.SIGKILL
@@ -280,7 +280,7 @@ def test_log_is_json_unless_it_goes_to_a_terminal(daemon: RunningDaemon, session
     assert all("time" in record for record in daemon.log_records())
 
 
-def test_it_starts_without_interpreters_and_says_so_when_one_is_needed(
+def test_daemon_without_interpreters_refuses_loads_with_a_hint(
     start_daemon: StartDaemon, write_library: WriteLibrary
 ):
     daemon = start_daemon(workers=0)
@@ -305,6 +305,6 @@ def test_abandoned_run_folders_are_removed_by_the_next_daemon(start_daemon: Star
     assert list(first.runtime_folder.iterdir()) == []
 
 
-def test_its_processes_are_not_in_the_group_of_the_terminal(daemon: RunningDaemon):
+def test_daemon_processes_have_their_own_process_groups(daemon: RunningDaemon):
     groups = {os.getpgid(pid) for pid in daemon.processes()}
     assert len(groups) == 3

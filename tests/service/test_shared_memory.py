@@ -178,7 +178,7 @@ def test_an_array_of_empty_is_read_where_it_is(session: oc.Session, tmp_path: Pa
         assert seen == (2 * N if name == "there" else N)
 
 
-def test_what_a_kernel_keeps_never_shows_other_data(session: oc.Session):
+def test_array_kept_by_a_kernel_never_shows_other_data(session: oc.Session):
     session.ops.mem.kept(SMALL)
     before = len(session.ops.mem.kept(SMALL))
     there = session.empty(N, np.float32)
@@ -306,7 +306,7 @@ def test_arrays_outlive_their_session(mem_daemon: RunningDaemon):
             assert (other.ops.mem.same(results[2]) == 2).all()
 
 
-def test_nothing_is_left_when_sessions_are_closed(mem_daemon: RunningDaemon):
+def test_closed_sessions_leave_no_shared_memory(mem_daemon: RunningDaemon):
     def everything() -> list[tuple[int, int]]:
         gc.collect()
         return [shared_memory_of(pid) for pid in (os.getpid(), *mem_daemon.processes())]
@@ -328,7 +328,7 @@ def test_nothing_is_left_when_sessions_are_closed(mem_daemon: RunningDaemon):
 @pytest.mark.parametrize(
     "options", [{"direct": False}, {"lane": "stream"}, {"lane": "grpc"}], ids=str
 )
-def test_where_no_memory_is_shared_arrays_of_empty_are_ordinary(
+def test_empty_gives_ordinary_arrays_without_shared_memory(
     mem_daemon: RunningDaemon, options: dict
 ):
     with mem_daemon.connect(**options) as session:
@@ -340,7 +340,7 @@ def test_where_no_memory_is_shared_arrays_of_empty_are_ordinary(
         assert shared_memory_of(interpreter_pid(session)) == (0, 0)
 
 
-def test_what_empty_refuses(session: oc.Session):
+def test_empty_refuses_object_dtype_and_negative_sizes(session: oc.Session):
     with pytest.raises(oc.WireError, match="dtype"):
         session.empty(3, object)
     with pytest.raises(ValueError, match="never negative"):

@@ -47,7 +47,7 @@ sys.stdin.read()
 """
 
 
-def test_nothing_of_a_killed_client_is_left(mem_daemon: RunningDaemon, tmp_path: Path):
+def test_killed_client_leaves_no_shared_memory(mem_daemon: RunningDaemon, tmp_path: Path):
     with mem_daemon.connect() as session:
         pid = interpreter_pid(session)
         assert wait_for(lambda: shared_memory_of(pid) == (0, 0))

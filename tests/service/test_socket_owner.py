@@ -56,7 +56,7 @@ def squatted() -> Iterator[str]:
 
 
 @needs_root
-def test_nothing_is_said_to_a_socket_of_another_user(squatted: str, tmp_path: Path):
+def test_client_refuses_a_socket_of_another_user(squatted: str, tmp_path: Path):
     address = f"unix://{squatted}"
     reason = rf"of user {OTHER_USER} listens at unix://"
     with pytest.raises(oc.UnsafeAddressError, match=reason):
@@ -96,7 +96,7 @@ def test_a_link_in_the_place_of_a_lock_ends_the_start(tmp_path: Path):
     assert not (tmp_path / "precious").exists()
 
 
-def test_a_daemon_on_a_port_says_who_can_reach_it(start_daemon: StartDaemon):
+def test_daemon_on_a_port_warns_of_other_users(start_daemon: StartDaemon):
     daemon = start_daemon(workers=0, listen=["127.0.0.1:0"])
     said = [record["message"] for record in daemon.log_records() if "open to any" in str(record)]
     assert [message.partition(" is open")[0] for message in said] == daemon.addresses

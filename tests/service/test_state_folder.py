@@ -108,7 +108,7 @@ def test_a_disk_that_is_full_refuses_the_change_and_nothing_else(
         assert session.ops.const.get(X) == 9
 
 
-def test_what_nothing_is_loaded_from_goes_when_asked(
+def test_prune_removes_unused_uploads(
     start_daemon: StartDaemon, write_library: WriteLibrary, tmp_path: Path
 ):
     state = tmp_path / "state"

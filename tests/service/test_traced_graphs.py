@@ -121,7 +121,7 @@ def test_a_graph_writes_to_a_remote_tensor(session: oc.Session):
     np.testing.assert_array_equal(w.numpy(), expected)
 
 
-def test_what_is_called_with_remote_tensors_is_recorded(session: oc.Session):
+def test_trace_records_calls_with_remote_tensors(session: oc.Session):
     x, w = session.put(X), session.put(W)
     graph = trace(lambda x, w: xp.exp(x @ w)[0] + 1, x, w)
     assert str(graph).splitlines()[1] == "  %matmul : float64[2, 2] = array::matmul(%x, %w)"

@@ -89,7 +89,7 @@ def test_a_kernel_may_transform_functions(session: oc.Session):
     np.testing.assert_allclose(np.asarray(session.ops.samples.cubes(SAMPLES)), SAMPLES**3)
 
 
-def test_its_errors_arrive(session: oc.Session):
+def test_errors_of_remote_transforms_reach_the_caller(session: oc.Session):
     with pytest.raises(oc.KernelError, match="cannot read a number out of a batched tensor"):
         session.ops.samples.branch(SAMPLES)
     got = session.ops.samples.gradients(WEIGHTS, SAMPLES)  # and leave nothing behind there
@@ -125,7 +125,7 @@ def test_other_calls_of_a_session_in_a_transform(session: oc.Session, transform,
     np.testing.assert_allclose(np.asarray(got), np.asarray(want))
 
 
-def test_what_a_kernel_leaves_switched_on_ends_with_its_call(session: oc.Session):
+def test_modes_left_open_by_a_kernel_end_with_its_call(session: oc.Session):
     x = session.put(WEIGHTS)
     with pytest.raises(OpdispatchError, match="on the way out"):
         session.call("samples::leave_modes_open", x)

@@ -84,7 +84,7 @@ def in_flight(session: oc.Session) -> int:
     return sum(each.calls_in_flight for each in session.interpreters())
 
 
-def test_what_is_read_meanwhile_does_not_lose_the_write(
+def test_read_during_a_write_neither_waits_nor_loses_it(
     shared: oc.Session, replace: Replace, doors: Doors
 ):
     """Nor does it wait for it."""
@@ -134,7 +134,7 @@ def test_a_program_waits_as_well(shared: oc.Session, replace: Replace, doors: Do
     np.testing.assert_array_equal(x.numpy(), X + 11)
 
 
-def test_who_waits_too_long_never_starts(
+def test_write_that_waits_past_its_timeout_never_starts(
     shared: oc.Session, write_library: WriteLibrary, doors: Doors
 ):
     shared.load(write_library("door", LIBRARY))

@@ -68,7 +68,7 @@ def test_a_fork_is_what_a_started_process_is(start_daemon: StartDaemon):
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]
 )
-def test_its_end_is_seen(start_daemon: StartDaemon, number, status):
+def test_end_of_a_warm_daemon_is_reported(start_daemon: StartDaemon, number, status):
     process = start_daemon(workers=0).process
     assert process.poll() is None
     process.send_signal(number)

@@ -141,7 +141,7 @@ def started(folder: Path) -> Iterator[RunningDaemon]:
         yield daemon
 
 
-def test_nothing_acknowledged_is_lost_when_the_daemon_is_killed(tmp_path: Path):
+def test_killed_daemon_loses_no_acknowledged_change(tmp_path: Path):
     rng = random.Random(SEED)
     print(f"OPDISPATCH_STRESS_SEED={SEED}")
     clients = [Client(n, tmp_path, random.Random(rng.random())) for n in range(CLIENTS)]

@@ -56,7 +56,7 @@ def folder_of_sockets(daemon: PrivateDaemon) -> Path:
     return folder
 
 
-def test_what_leaks_is_found(own_daemon: PrivateDaemon, tmp_path: Path):
+def test_leaks_are_found(own_daemon: PrivateDaemon, tmp_path: Path):
     baseline, segments = Baseline(own_daemon, 1), own_daemon.shared_segments()
     assert baseline.find_leaks() == []
     path = tmp_path / "leaks.py"

@@ -31,7 +31,7 @@ def shown(raised):
     return "".join(traceback.format_exception(raised.value))
 
 
-def test_a_nan_is_an_error_that_names_who_called():
+def test_nan_gradient_error_names_the_recorded_call():
     x = leaf(0.0, 1.0)
     with detect_anomaly():
         y = root_of(x) * 0.0
@@ -43,7 +43,7 @@ def test_a_nan_is_an_error_that_names_who_called():
     assert note.startswith("raised by SqrtBackward, made by this call")
     assert note.endswith("in root_of\n    return xp.sqrt(x)")
     assert "opdispatch/array_api" not in note
-    assert "test_a_nan_is_an_error_that_names_who_called" in note
+    assert "test_nan_gradient_error_names_the_recorded_call" in note
 
 
 def test_any_error_is_explained():
@@ -108,7 +108,7 @@ def test_complex_and_other_gradients_are_looked_at():
                 y.backward(xp.ones_like(y.detach()))
 
 
-def test_it_is_switched_by_block_and_by_call_and_of_one_thread():
+def test_anomaly_mode_is_set_by_block_or_call_for_one_thread():
     assert not is_anomaly_enabled()
     with set_detect_anomaly(True, check_nan=False):
         assert (is_anomaly_enabled(), is_anomaly_check_nan_enabled()) == (True, False)

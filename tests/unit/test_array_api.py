@@ -263,7 +263,7 @@ def test_more_operators():
     assert m.__array_namespace__() is m.__array_namespace__(api_version="2023.12") is xp
 
 
-def test_what_is_written_to_is_the_same_tensor():
+def test_in_place_operators_return_the_same_tensor():
     x = y = xp.asarray([1.0, 2.0, 3.0])
     x += 1
     x *= xp.asarray([2.0, 2.0, 2.0])

@@ -46,7 +46,7 @@ def test_limits_of_more_types():
 
 
 @pytest.mark.parametrize(("one", "other"), [*itertools.product(DTYPES.values(), repeat=2)])
-def test_what_can_be_cast_is_what_is_promoted_to(one: Any, other: Any):
+def test_can_cast_agrees_with_promotion(one: Any, other: Any):
     x = xp.ones(1, dtype=one)
     try:
         is_other = xp.maximum(x, xp.ones(1, dtype=other)).dtype == other

@@ -113,7 +113,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
-def test_what_no_array_can_have_is_refused(call: Any):
+def test_impossible_sizes_raise_argument_error(call: Any):
     with pytest.raises(ArgumentError, match=r"^array::"):
         call()
 
@@ -147,7 +147,7 @@ def test_no_array_has_more_than_64_dimensions(device: str, call: Any):
         lambda x, deep: [xp.broadcast_shapes(x.shape, deep.shape)],
     ],
 )
-def test_where_numpy_goes_by_half_as_many_it_is_said(call: Any):
+def test_error_names_numpys_lower_limit_of_dimensions(call: Any):
     """Arrays have twice as many since NumPy 2, and not all of its functions take those."""
     with suppress(RuntimeError):
         np.broadcast_shapes((1,) * 33)
@@ -170,12 +170,12 @@ def test_where_numpy_goes_by_half_as_many_it_is_said(call: Any):
         (REFUSED["permute_dims"], r"^array::permute_dims was given axis 4294967296, which is out"),
     ],
 )
-def test_what_was_given_is_said(call: Any, says: str):
+def test_size_error_shows_the_given_value(call: Any, says: str):
     with pytest.raises(ArgumentError, match=says):
         call()
 
 
-def test_what_is_not_a_size_is_as_before():
+def test_other_wrong_integers_raise_numpys_errors():
     """Axes that another array has, shapes that do not fit, numbers for elements, and indices."""
     with pytest.raises(np.exceptions.AxisError):
         xp.expand_dims(VECTOR, axis=5)

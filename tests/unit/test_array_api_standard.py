@@ -206,7 +206,7 @@ def test_a_view_of_one_element_is_written_to(view):
     assert leaf.grad.array.tolist() == [[12.0]]
 
 
-def test_what_unstack_gives_are_views():
+def test_unstack_returns_views():
     for axis, shape in ((0, (3,)), (-1, (3,)), (1, (2, 3))):
         x = Tensor(np.zeros(shape))
         for number, each in enumerate(xp.unstack(x, axis=axis)):
@@ -216,7 +216,7 @@ def test_what_unstack_gives_are_views():
         xp.unstack(xp.ones(3), axis=1)
 
 
-def test_what_is_no_view_by_its_schema_is_not_written_through():
+def test_results_that_are_not_views_by_schema_are_read_only():
     x = Tensor(np.ones(3))
     for shape in ((3,), (1, 1), (2, 3)):
         result = ops.array.broadcast_arrays([x, xp.zeros(shape)])[0]
@@ -291,7 +291,7 @@ def test_eigenvalues_of_any_matrix_are_complex(dtype):
     assert xp.linalg.eig(x[:0])[1].shape == (0, 2, 2)
 
 
-def test_what_is_in_another_array_is_found_by_value():
+def test_isin_compares_by_value():
     x = xp.asarray([[1, 2], [3, 2**62]])
     assert xp.isin(x, xp.asarray([2, 3], dtype=xp.int8)).array.tolist() == [[0, 1], [1, 0]]
     assert xp.isin(x, 2**62, invert=True).array.tolist() == [[1, 1], [1, 0]]
@@ -368,7 +368,7 @@ def test_plain_arrays_stay_plain_on_another_device():
         xp.astype(xp.ones(2, device="meta"), xp.int8, device="cpu")
 
 
-def test_what_need_not_be_copied_is_itself():
+def test_copy_false_returns_the_same_tensor():
     x = xp.ones(2)
     assert xp.astype(x, xp.float64, copy=False) is xp.asarray(x, copy=False) is x
     assert xp.astype(x, xp.float64).array is not x.array
@@ -410,7 +410,7 @@ def test_elements_that_cannot_be_had_are_an_error_of_buffers():
         xp.from_dlpack(np.zeros(2, object))
 
 
-def test_what_the_namespace_says_of_itself_is_so():
+def test_namespace_info_is_true():
     info = xp.__array_namespace_info__()
     assert info.capabilities() == {
         "boolean indexing": True,

@@ -43,7 +43,7 @@ def test_tensors_are_drawn_for_every_revision(version: str):
 
 @settings(max_examples=60)
 @given(st.sampled_from([*DTYPES.values()]), SHAPES, st.data())
-def test_what_is_drawn_as_an_index_is_one(dtype: Any, shape: tuple[int, ...], data: st.DataObject):
+def test_drawn_indices_are_valid(dtype: Any, shape: tuple[int, ...], data: st.DataObject):
     x = data.draw(arrays(dtype, shape))
     index = data.draw(DRAWN.indices(shape, allow_newaxis=True))
     part = x[index]

@@ -117,14 +117,14 @@ def test_none_is_no_number(dtype: str):
 
 
 @pytest.mark.parametrize("value", [3, [1, 2], "nothing", object()])
-def test_what_is_neither_an_array_nor_a_type(value: Any):
+def test_type_functions_refuse_other_values(value: Any):
     for ask in (xp.finfo, xp.iinfo, lambda it: xp.can_cast(it, xp.int8)):
         with pytest.raises(ArgumentError, match="is neither an array nor a type"):
             ask(value)
 
 
 @pytest.mark.parametrize("device", ["foo", "", 1, "CPU"])
-def test_what_is_no_device_has_no_types(device: Any):
+def test_dtypes_of_unknown_device_raise_device_error(device: Any):
     info = xp.__array_namespace_info__()
     for ask in (info.dtypes, info.default_dtypes):
         with pytest.raises(DeviceError, match="there is no device"):
@@ -348,7 +348,7 @@ def test_so_are_python_scalars(dtype: str, scalar: complex, device: str):
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("number", [np.inf, -0.5, 2j])
-def test_where_takes_numbers_beside_integers_then_that_are_none(number: complex, device: str):
+def test_numpy_promotion_lets_where_mix_floats_and_integers(number: complex, device: str):
     x = np.asarray([1, 2], np.int8)
     condition, given = (Tensor(each).to(device) for each in (x > 1, x))
     with numpy_dtype_promotion():
@@ -359,12 +359,12 @@ def test_where_takes_numbers_beside_integers_then_that_are_none(number: complex,
             np.testing.assert_array_equal(each.array, expected)
 
 
-def test_what_has_no_numbers_is_refused_all_the_same():
+def test_numpy_promotion_refuses_non_numeric_arrays():
     with numpy_dtype_promotion(), pytest.raises(ArgumentError, match="does not take arrays of <U1"):
         ops.array.add(np.ones(2), np.array(["a", "b"]))
 
 
-def test_it_is_of_the_block_and_of_the_task_alone():
+def test_numpy_promotion_is_limited_to_its_block_and_task():
     counts, weights = xp.asarray([1, 2]), xp.asarray([0.5, 0.5])
 
     @numpy_dtype_promotion()

@@ -70,7 +70,7 @@ def test_a_device_has_a_type_and_a_number(device: str, kind: str, number: int | 
 
 
 @pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:01", "cuda:-1", "opengl", "c" * 999])
-def test_what_is_no_device_is_refused(device: str):
+def test_split_device_rejects_malformed_names(device: str):
     with pytest.raises(DeviceError, match=r"no device .*; expected one such as"):
         split_device(device)
 
@@ -81,7 +81,7 @@ def test_a_device_without_a_backend_says_which_there_are():
     assert "cpu, cuda, meta" in caught.value.hint
 
 
-def test_its_arrays_have_its_key_as_long_as_it_is_registered():
+def test_arrays_of_a_backend_have_its_key_while_registered():
     registration = register_backend(Accelerator())
     array = AcceleratorArray(X)
     assert list(DispatchKeySet(find_key_bits(array) or 0)) == [DispatchKey.PrivateUse1]
@@ -207,7 +207,7 @@ def test_the_newest_backend_of_a_type_of_device_makes_its_arrays(accelerator: Ac
     assert backend_of_device("privateuseone:0") is accelerator
 
 
-def test_what_is_registered_in_a_block_is_known_and_undone_if_it_raises():
+def test_collected_backend_is_registered_and_can_be_closed():
     with collected_backends() as collected:
         registration = register_backend(Accelerator())
     assert collected == [registration]
@@ -216,7 +216,7 @@ def test_what_is_registered_in_a_block_is_known_and_undone_if_it_raises():
     registration.close()
 
 
-def test_what_is_registered_in_a_block_makes_arrays_for_the_block_until_it_is_opened(
+def test_collected_backend_makes_arrays_only_within_the_block(
     accelerator: Accelerator,
 ):
     own = Accelerator()
@@ -236,7 +236,7 @@ def test_what_is_registered_in_a_block_makes_arrays_for_the_block_until_it_is_op
     registration.close()
 
 
-def test_what_is_registered_in_a_block_that_raises_is_undone():
+def test_backend_of_a_block_that_raises_is_unregistered():
     def fail() -> None:
         with collected_backends():
             register_backend(Accelerator())
@@ -256,7 +256,7 @@ def test_a_backend_of_no_device_is_refused():
     assert len(backends()) == 3
 
 
-def test_it_travels_as_bytes_and_comes_back_onto_its_device(accelerator: Accelerator):
+def test_accelerator_array_round_trips_onto_its_device(accelerator: Accelerator):
     array = accelerator.from_host(X, "privateuseone:1")
     message = tensor_to_proto(array)
     assert (message.device, message.dispatch_keys) == ("privateuseone:1", 0)
@@ -270,7 +270,7 @@ def test_it_travels_as_bytes_and_comes_back_onto_its_device(accelerator: Acceler
     assert tensor.key_set == Tensor(array).key_set
 
 
-def test_what_a_device_cannot_take_says_where_and_why(accelerator: Accelerator):
+def test_decoding_error_of_a_device_names_place_and_reason(accelerator: Accelerator):
     message = tensor_to_proto(accelerator.from_host(X, "privateuseone:1"))
     accelerator.room = 40
     with pytest.raises(DeviceMemoryError, match=r"\$: 48 bytes do not fit into 40"):
@@ -285,7 +285,7 @@ def test_what_a_device_cannot_take_says_where_and_why(accelerator: Accelerator):
         tensor_to_proto(array, at="$.x")
 
 
-def test_what_a_backend_raises_is_an_error_of_the_device():
+def test_conversion_error_of_a_backend_becomes_device_error():
     class Broken(Accelerator):
         error: Exception = ValueError("no such queue")
 
@@ -327,7 +327,7 @@ def test_what_a_backend_raises_is_an_error_of_the_device():
         ("from_host", lambda one: xp.zeros(3, device=one.device)),
     ],
 )
-def test_what_it_raises_on_any_way_is_an_error_of_the_device(
+def test_error_of_any_backend_method_becomes_device_error(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, method: str, use: Callable
 ):
     def fail(*_: object) -> None:
@@ -340,7 +340,7 @@ def test_what_it_raises_on_any_way_is_an_error_of_the_device(
         use(one)
 
 
-def test_what_is_said_of_the_hosts_memory_is_what_numpy_and_python_say():
+def test_host_memory_error_quotes_numpy_and_python():
     host = backend_of_device("cpu")
     with pytest.raises(MemoryError) as caught:
         np.zeros((2**30, 2**25))
@@ -390,7 +390,7 @@ def test_a_call_with_one_goes_to_the_kernel_for_meta():
     library.close()
 
 
-def test_what_is_copied_to_a_device_and_from_it_is_counted(accelerator: Accelerator):
+def test_transfers_to_and_from_a_device_are_counted(accelerator: Accelerator):
     here = "privateuseone:0"
 
     def counted() -> tuple[int, int]:

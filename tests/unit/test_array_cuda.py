@@ -31,7 +31,7 @@ def test_a_gpu_that_is_not_there_is_an_error_of_the_device(runtime: Any):
         ops.array.zeros([2], device="cuda:99")
 
 
-def test_what_thrust_has_no_room_for_is_none_of_the_hosts(runtime: Any, cupy_stand_in: Any):
+def test_memory_error_of_thrust_becomes_device_memory_error(runtime: Any, cupy_stand_in: Any):
     def fail(x: Any) -> Any:
         raise MemoryError("std::bad_alloc")
 
@@ -58,7 +58,7 @@ TOO_LARGE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("operator", TOO_LARGE)
-def test_what_has_more_elements_than_an_array_can_have_is_refused(
+def test_results_with_too_many_elements_raise_argument_error(
     runtime: Any, cupy_stand_in: Any, operator: str
 ):
     """CuPy would take no memory for it, or a little, and write beyond."""
@@ -84,7 +84,7 @@ def test_what_has_more_elements_than_an_array_can_have_is_refused(
         ("add.Tensor", (TALL, np.zeros((3, 5)))),  # do not go together
     ],
 )
-def test_what_may_be_is_cupys_to_say(
+def test_sizes_within_the_limits_are_left_to_cupy(
     runtime: Any, cupy_stand_in: Any, operator: str, args: tuple[Any, ...]
 ):
     found = cupy_stand_in.asarray(1.0)
@@ -99,7 +99,7 @@ def test_cupy_has_a_function_for_every_operator():
     assert all(callable(find_function(namespace, function)) for function in FUNCTIONS)
 
 
-def test_what_is_on_the_host_is_not_written_to_from_a_gpu(runtime: Any, cupy_stand_in: Any):
+def test_setitem_from_gpu_to_host_raises_device_error(runtime: Any, cupy_stand_in: Any):
     """It may be among the arguments, as a number, but a kernel there would write to a copy."""
     x, y = Tensor(np.array(1.0)), Tensor(cupy_stand_in.asarray(np.array(2.0)))
     with pytest.raises(DeviceError, match="found at least two devices, cpu and cuda:0!"):

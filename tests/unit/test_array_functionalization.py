@@ -48,7 +48,7 @@ def test_an_operator_that_writes_is_replaced_by_the_one_that_returns(lib):
     assert (x.array[0] == [3, 6, 9]).all()
 
 
-def test_its_result_has_the_dtype_of_what_it_replaces_and_must_have_the_shape(lib):
+def test_functional_variant_result_keeps_dtype_and_must_match_shape(lib):
     define(lib, "f_(Tensor(a!) x, Tensor y) -> Tensor(a!)", lambda x, y: x)
     mine = define(lib, "f(Tensor x, Tensor y) -> Tensor", lambda x, y: Tensor(x.array + y.array))
     x = tensor(2, dtype=np.float32)

@@ -99,7 +99,7 @@ def meta(*shape, dtype="float32"):
         ),
     ],
 )
-def test_what_does_not_fit_is_said_in_a_sentence(operator, arguments, keywords, message):
+def test_meta_kernel_errors_are_one_sentence(operator, arguments, keywords, message):
     with pytest.raises(ArgumentError) as caught:
         META_FUNCTIONS[operator](*arguments, **keywords)
     assert caught.value.message == message

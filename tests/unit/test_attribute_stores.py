@@ -31,7 +31,7 @@ def test_all_of_them_are_stored():
     assert (one.value, other) == (7, SimpleNamespace(a=10, b=2, c=30))
 
 
-def test_what_was_there_is_let_go_when_all_is_stored():
+def test_old_values_are_released_after_all_stores():
     """A finalizer is Python: in the middle, other threads could run, and see half of it."""
     owners, seen = [Slotted() for _ in range(3)], []
     for owner in owners:

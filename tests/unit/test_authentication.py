@@ -46,9 +46,7 @@ def test_at_a_port_it_is_the_holder_of_a_token(tokens: Tokens, scheme: str):
 
 
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer ", "Basic eDp5", "opd1_x"])
-def test_what_is_no_token_is_refused_with_the_role_that_was_needed(
-    tokens: Tokens, authorization: str
-):
+def test_invalid_token_error_names_the_needed_role(tokens: Tokens, authorization: str):
     authentication = Authentication(TokenFile(tokens.path))
     with pytest.raises(UnauthenticatedError, match="LoadLibrary needs one with the role load"):
         authentication.identify(LOAD, PORT, authorization)

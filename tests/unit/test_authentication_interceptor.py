@@ -121,7 +121,7 @@ class Served:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_method_is_served_to_those_who_may(tokens: Tokens, tmp_path: Path, kind: str):
+async def test_method_is_served_to_permitted_identities(tokens: Tokens, tmp_path: Path, kind: str):
     token = tokens.add("call")
     async with Served(tokens, tmp_path) as served:
         assert await served.ask(served.port, kind, token) == [b"xcall"]
@@ -131,7 +131,7 @@ async def test_a_method_is_served_to_those_who_may(tokens: Tokens, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nothing_of_a_stranger_is_parsed_or_run(tokens: Tokens, tmp_path: Path, kind: str):
+async def test_refused_request_is_neither_parsed_nor_run(tokens: Tokens, tmp_path: Path, kind: str):
     other = tokens.add("admin")
     async with Served(tokens, tmp_path) as served:
         for token, code in (

@@ -225,7 +225,7 @@ def test_a_dtype_that_is_not_cast_to_is_warned_about(dtype):
 
 @pytest.mark.parametrize("dtype", ["half a float", "f4,", object(), "O", "M8[s]"])
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_what_is_no_dtype_of_numbers_is_refused(device_type, dtype):
+def test_autocast_refuses_non_numeric_dtype(device_type, dtype):
     with pytest.raises(ArgumentError, match="which is not a numeric dtype"):
         autocast(device_type, dtype=dtype)
 
@@ -259,7 +259,7 @@ def test_a_leaf_that_requires_gradients_is_cast_once_in_the_outermost_block(cast
         assert casts(x) is not first
 
 
-def test_what_is_no_leaf_or_of_another_dtype_is_cast_every_time(casts):
+def test_only_casts_of_float32_leaves_are_cached(casts):
     x = tensor(requires_grad=True)
     with autocast("cpu"):
         for each in (x * 1.0, x[0], tensor(F16, requires_grad=True)):
@@ -301,7 +301,7 @@ def test_a_leaf_that_was_written_to_is_cast_anew():
 
 
 @pytest.mark.parametrize("mode", [no_grad, inference_mode])
-def test_what_was_cast_without_a_history_is_not_taken_where_one_is_recorded(casts, mode):
+def test_cast_cached_under_no_grad_is_not_used_for_recording(casts, mode):
     x = tensor(requires_grad=True)
     with autocast("cpu"):
         with mode():
@@ -390,7 +390,7 @@ def test_an_operator_of_ones_own_is_cast_for(library, dispatcher, caller):
         assert op(tensor(), by=tensor()).dtype == F32
 
 
-def test_it_may_be_registered_for_several_devices_and_by_the_operator(library, dispatcher):
+def test_register_autocast_accepts_several_devices_and_a_handle(library, dispatcher):
     op = dispatcher.get_schema("mine::scale")
     for device_type in ("cpu", "cuda", "privateuseone"):
         register_autocast(op, device_type, "float32", lib=library)
@@ -410,7 +410,7 @@ def test_without_a_library_it_stays():
             assert ops.stays.f(tensor()).dtype == F16
 
 
-def test_what_cannot_be_registered(library):
+def test_register_autocast_refuses_unknown_device_operator_or_dtype(library):
     with pytest.raises(ArgumentError, match="no device type 'meta'"):
         register_autocast("mine::scale", "meta", F16, lib=library)
     with pytest.raises(OperatorNotFoundError, match="mine::shift"):

@@ -39,7 +39,7 @@ def test_a_call_with_a_tensor_that_requires_gradients_is_recorded(x):
     assert sin.next_functions[0][0].variable is x
 
 
-def test_nothing_is_recorded_of_others(x):
+def test_calls_without_gradients_are_not_recorded(x):
     plain = Tensor(np.ones(3))
     assert xp.sin(plain).grad_fn is None
     with no_grad():
@@ -128,7 +128,7 @@ def test_a_gradient_is_given_for_more_than_one_element(x):
         (x * x).backward(xp.ones(2))
 
 
-def test_what_was_broadcast_is_added_up():
+def test_gradient_of_a_broadcast_argument_is_summed():
     x, row, number = leaf(*range(6)), leaf(1.0, 2.0, 3.0), leaf(2.0)
     y = xp.reshape(x, (2, 3)) * row * number
     [of_row, of_number] = grad(xp.sum(y), [row, number])
@@ -191,7 +191,7 @@ def test_complex_gradients_are_conjugate():
         (lambda x: setattr(x, "grad", 1.0), "a Tensor or None, not float"),
     ],
 )
-def test_what_cannot_be_asked_for(x, call, message):
+def test_invalid_backward_raises_autograd_error(x, call, message):
     with pytest.raises(AutogradError, match=message):
         call(x)
 

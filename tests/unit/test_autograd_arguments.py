@@ -24,12 +24,12 @@ from tests.unit.leaf_tensors import leaf
         (lambda x: grad(None, x), "the outputs of grad are a Tensor .* not NoneType"),
     ],
 )
-def test_what_is_no_tensor_is_named(call, text):
+def test_non_tensor_argument_is_named_in_the_error(call, text):
     with pytest.raises(AutogradError, match=text):
         call(leaf(1.0))
 
 
-def test_what_is_not_used_may_have_zeros():
+def test_materialize_grads_gives_zeros_for_unused_inputs():
     x, other = leaf(1.0), leaf(1.0, 2.0)
     of_x, of_other = grad(x * 2, [x, other], materialize_grads=True)
     assert (of_x.array.tolist(), of_other.array.tolist()) == ([2.0], [0.0, 0.0])
@@ -118,7 +118,7 @@ def test_no_gradient_arrives_in_a_view_that_was_made_under_no_grad():
     assert seen == []
 
 
-def test_what_only_such_a_view_needs_may_be_written_to():
+def test_value_needed_only_by_a_no_grad_view_may_be_overwritten():
     """As in PyTorch, where it is not saved: no gradient goes to the view."""
     one, factor = leaf(1.0, 1.0), Tensor(np.array([2.0, 3.0]))
     with no_grad():

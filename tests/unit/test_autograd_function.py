@@ -38,7 +38,7 @@ class Exp(Function):
         return grad * ctx.saved_tensors[0]
 
 
-def test_it_is_a_step_of_the_graph():
+def test_function_records_a_node():
     x = leaf(1.0, 2.0)
     y = Cube.apply(x, 2.0)
     assert repr(y.grad_fn) == "<CubeBackward>"
@@ -56,7 +56,7 @@ def test_a_context_that_is_set_up_afterwards():
     assert np.allclose(np.asarray(grad(xp.sum(first), x)[0]), np.exp([0.0, 1.0]))
 
 
-def test_it_is_recorded_only_where_gradients_are():
+def test_function_without_gradients_is_not_recorded():
     assert Cube.apply(Tensor(np.ones(1)), 1.0).grad_fn is None
     with no_grad():
         assert not Cube.apply(leaf(1.0), 1.0).requires_grad

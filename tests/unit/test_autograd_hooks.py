@@ -38,7 +38,7 @@ def test_a_handle_is_a_block():
         (Tensor(np.ones(1, np.float32)), "float32"),
     ],
 )
-def test_what_a_hook_returns_is_like_the_gradient(returned, text):
+def test_hook_result_must_match_the_gradient(returned, text):
     y = leaf(1.0) * 2
     y.register_hook(lambda gradient: returned)
     with pytest.raises(AutogradError) as caught:
@@ -58,7 +58,7 @@ def test_a_gradient_that_is_asked_for_on_the_way_is_that_before_hooks():
 # -- retain_grad -----------------------------------------------------------------------------------
 
 
-def test_what_is_retained_is_what_hooks_have_left_and_is_added_up():
+def test_retained_gradient_follows_hooks_and_accumulates():
     y = leaf(2.0) * 2
     y.retain_grad()
     assert y.retains_grad

@@ -149,7 +149,7 @@ def test_a_batch_is_what_a_loop_gives(chunk):
     assert compared > 150
 
 
-def test_what_elements_decide_is_refused():
+def test_vmap_refuses_operators_with_data_dependent_shapes():
     x = Tensor(np.arange(6.0).reshape(2, 3))
     for name in BY_ELEMENTS:
         with pytest.raises(TransformError, match=f"vmap cannot batch array::{name}"):

@@ -238,7 +238,7 @@ def test_planned_call_that_never_begins_holds_no_memory(
     assert [memory.replied(number) for number in held] == [None]
 
 
-def test_who_waits_for_a_reply_needs_no_thread(
+def test_waiting_for_a_reply_needs_no_thread(
     lane: BlockingLane, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ):
     ScarceThreads(monkeypatch, "lane-attendant")

@@ -278,7 +278,7 @@ def test_a_deadline_holds_while_the_other_side_takes_nothing(lane: BlockingLane,
     assert after.outcome == "a::after"
 
 
-def test_who_cancels_waits_for_nothing_that_others_send(lane: BlockingLane, peer: Peer):
+def test_cancel_does_not_wait_for_other_sends(lane: BlockingLane, peer: Peer):
     answers: SimpleQueue[object] = SimpleQueue()
     small = lane.begin(execution_pb2.CallRequest(operator="a::b"), 60.0, "the call", answers.put)
     lane.flush()
@@ -290,7 +290,7 @@ def test_who_cancels_waits_for_nothing_that_others_send(lane: BlockingLane, peer
     assert peer.read()[0] is FrameKind.CANCEL
 
 
-def test_who_sends_much_that_is_not_taken_waits(lane: BlockingLane, peer: Peer):
+def test_sender_waits_if_the_peer_does_not_read(lane: BlockingLane, peer: Peer):
     """Or what is to be sent would grow without an end."""
     answers: SimpleQueue[object] = SimpleQueue()
 

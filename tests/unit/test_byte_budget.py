@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from opdispatch_server.daemon.calls.byte_budget import ByteBudget
 
 
-def test_what_fits_is_in_at_once_and_the_rest_in_its_order():
+def test_calls_within_the_budget_enter_at_once_and_others_in_order():
     budget = ByteBudget(100)
     came_in: list[str] = []
     assert budget.take(60, lambda: came_in.append("never"))

@@ -192,7 +192,7 @@ def test_rows_of_far_interpreters_are_the_same():
 
 
 @given(st.integers(0, 2**32 - 1), st.binary(max_size=600))
-def test_what_is_no_row_is_left_out(row: int, words: bytes):
+def test_malformed_row_is_left_out(row: int, words: bytes):
     far = CountedRows()
     far.put(row, words)
     assert len(far.read().texts) <= 1

@@ -63,7 +63,7 @@ scrapes = st.lists(
 
 
 @given(scrapes)
-def test_what_is_kept_is_what_would_be_written_anew(scrapes: list[dict[str, Counts]]):
+def test_cached_exposition_equals_a_fresh_one(scrapes: list[dict[str, Counts]]):
     text = our_text()
     for counts in scrapes:
         calls = table_of({Series(name, "CPU", "lib", "1"): e for name, e in counts.items()})

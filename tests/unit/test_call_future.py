@@ -102,7 +102,7 @@ def test_callbacks_run_in_their_thread_and_at_once_when_it_is_done():
     assert calls.events == ["ended", "callback", "first", "second"]
 
 
-def test_its_result_goes_with_it_at_once_also_after_callbacks():
+def test_result_is_released_with_its_future_after_callbacks():
     class Result:
         pass
 

@@ -51,7 +51,7 @@ def test_unusual_arguments_have_none():
     assert shape([1] * 17) is None
 
 
-def test_tensors_of_one_type_of_device_may_be_on_several_that_not_everybody_has():
+def test_call_shapes_differ_by_device_index():
     with contextlib.closing(register_backend(Accelerator())):
         there = [shape(Tensor(AcceleratorArray(np.ones(2), number))) for number in (0, 1, 1)]
     assert None not in there

@@ -107,7 +107,7 @@ def test_a_kernel_that_comes_and_goes_is_seen_in_each_state(op):
         assert [op(X), op(X)] == ["tracer", "tracer"]
 
 
-def test_what_is_gone_is_not_called(dispatcher):
+def test_closed_kernel_is_not_called(dispatcher):
     library = Library("m", "DEF", dispatcher=dispatcher)
     library.define("f(Tensor x) -> Tensor")
     library.impl("f", lambda x: x, "CPU")

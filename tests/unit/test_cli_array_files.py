@@ -98,7 +98,7 @@ def test_an_array_may_have_the_name_that_tells_sparse_ones(tmp_path):
     assert read_array(f"{tmp_path}/a.npz:format").tolist() == [1, 2]
 
 
-def test_nothing_is_unpickled(tmp_path):
+def test_read_array_refuses_pickles(tmp_path):
     np.save(tmp_path / "a.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(UsageError, match="cannot read"):
         read_array(str(tmp_path / "a.npy"))
@@ -142,7 +142,7 @@ def test_other_values_are_scaled_to_pixels(array, pixels):
         (np.zeros((2, 2), np.complex64), "complex64"),
     ],
 )
-def test_what_is_no_picture_is_refused(array, problem):
+def test_to_pixels_refuses_other_arrays(array, problem):
     with pytest.raises(CommandError, match=problem):
         to_pixels(array)
 

@@ -66,7 +66,7 @@ def test_nan_is_a_float():
 
 
 @given(st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none())
-def test_what_python_prints_reads_back(value):
+def test_parse_literal_reads_repr(value):
     parsed = parse_literal(repr(value))
     assert (parsed, type(parsed)) == (value, type(value))
 
@@ -107,7 +107,7 @@ def test_any_text_can_be_quoted(text):
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_cannot_be_read_is_wrong_usage(text, problem):
+def test_unreadable_literal_is_a_usage_error(text, problem):
     with pytest.raises(UsageError, match=problem):
         parse_literal(text)
 
@@ -204,7 +204,7 @@ def test_floats_dtypes_and_dicts_follow_the_schema():
     assert [type(value) for value in read.kwargs["e"]] == [float, float]
 
 
-def test_what_does_not_fit_the_schema_is_left_to_the_daemon():
+def test_arguments_that_do_not_fit_the_schema_are_left_to_the_daemon():
     assert _read("t::f(int a) -> ()", "word", "2", "b=[1]").args == ["word", 2]
     assert _read("t::f(Tensor a) -> ()", "word").args == ["word"]
 

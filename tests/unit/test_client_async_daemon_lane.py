@@ -138,7 +138,7 @@ async def test_a_peer_that_takes_a_lane_and_does_not_answer_is_not_waited_for(da
     assert daemon.asked == 1
 
 
-async def test_all_who_wait_get_the_error_of_one_attempt_and_the_next_one_tries_again(
+async def test_waiters_share_the_error_of_one_attempt_and_the_next_retries(
     daemon: Daemon,
 ):
     waiting = await daemon.waiters(8)

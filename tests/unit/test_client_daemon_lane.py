@@ -147,7 +147,7 @@ def test_a_peer_that_takes_a_lane_and_does_not_answer_is_not_waited_for(daemon: 
     assert daemon.asked == 1
 
 
-def test_all_who_wait_get_the_error_of_one_attempt_and_the_next_one_tries_again(daemon: Daemon):
+def test_waiters_share_the_error_of_one_attempt_and_the_next_retries(daemon: Daemon):
     threads = waiters(daemon, 8)
     daemon.error = DaemonUnavailableError("it is away", hint="wait", address="here")
     daemon.may_answer.set()
