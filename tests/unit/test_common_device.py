@@ -10,7 +10,7 @@ from opdispatch.arrays import common_device
 META, HOST, NUMBER = MetaArray((2,), "float64"), np.ones(2), np.float64(1)
 
 
-def test_it_is_the_device_of_all():
+def test_common_device_is_the_device_of_all_tensors():
     assert common_device("t::f", HOST, 1, [HOST]) == "cpu"
     assert common_device("t::f", META, None, META) == "meta"
     assert common_device("t::f", 1, "text") is None

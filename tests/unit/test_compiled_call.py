@@ -193,7 +193,7 @@ def test_a_name_that_two_arguments_have_stands_for_both():
         assert [call(1), call(n=1), call(n=1, m=4)] == [[1, 2, 3], [1, 1, 3], [1, 1, 4]]
 
 
-def test_what_came_by_name_goes_by_name_when_the_schema_has_changed():
+def test_keyword_arguments_follow_a_changed_schema_by_name():
     dispatcher = Dispatcher()
     kernel = KernelFunction.from_unboxed(lambda a, b: [a, b])
     name = parse_schema("t::f(int a, int b) -> int[]").name

@@ -203,7 +203,7 @@ def test_unneeded_results_are_released():
     assert max(alive) <= 2
 
 
-def test_it_says_whether_it_writes():
+def test_compiled_program_knows_whether_it_writes():
     program = _chain("m::iadd_")
     program.steps[0].args.add().reference.input = 0
     compiled = _compiled(program)

@@ -78,7 +78,7 @@ def test_arguments_go_to_the_host_and_the_result_comes_back(accelerator: Acceler
     np.testing.assert_array_equal(accelerator.to_host(mixed), 1 + X)
 
 
-def test_it_is_warned_about_once_for_each_operator_and_counted(
+def test_cpu_fallback_warns_once_per_operator_and_is_counted(
     accelerator: Accelerator, lib: Library
 ):
     op = define(lib, "neg(Tensor x) -> Tensor", lambda x: -x)
@@ -142,9 +142,7 @@ def test_an_argument_that_is_given_twice_is_one_on_the_host_too(
     np.testing.assert_array_equal(accelerator.to_host(x), (X + 1) * 40)
 
 
-def test_what_was_written_to_is_returned_whatever_the_kernel_returns(
-    accelerator: Accelerator, lib: Library
-):
+def test_cpu_fallback_returns_the_written_argument_itself(accelerator: Accelerator, lib: Library):
     def double_(x: Any) -> Any:
         x *= 2
         return x[...]
@@ -188,7 +186,7 @@ def test_lists_optionals_and_several_results(accelerator: Accelerator, lib: Libr
     np.testing.assert_array_equal(accelerator.to_host(rows[1]), X[1])
 
 
-def test_what_requires_gradients_still_does(accelerator: Accelerator, lib: Library):
+def test_cpu_fallback_keeps_requires_grad(accelerator: Accelerator, lib: Library):
     op = define(lib, "same(Tensor x) -> Tensor", lambda x: Tensor(x.array * 1, requires_grad=True))
     tensor = Tensor(accelerator.from_host(X, HERE), requires_grad=True)
     result = op(tensor)
@@ -227,7 +225,7 @@ def test_an_argument_that_is_resized_is_an_error(accelerator: Accelerator, lib: 
     np.testing.assert_array_equal(accelerator.to_host(x), X)
 
 
-def test_nothing_is_written_to_if_one_argument_cannot_be(accelerator: Accelerator, lib: Library):
+def test_cpu_fallback_writes_all_arguments_or_none(accelerator: Accelerator, lib: Library):
     def resize(xs: Any, y: Any) -> None:
         xs[0] += 1
         y.resize((7,), refcheck=False)
@@ -262,7 +260,7 @@ def test_a_result_of_another_layout_comes_back_too(accelerator: Accelerator, lib
 
 
 @pytest.mark.parametrize("method", ["to_host", "from_host", "assign"])
-def test_what_its_backend_raises_is_an_error_of_the_device(
+def test_backend_error_in_cpu_fallback_becomes_device_error(
     accelerator: Accelerator, lib: Library, monkeypatch: pytest.MonkeyPatch, method: str
 ):
     def fail(*_: Any) -> None:
@@ -276,7 +274,7 @@ def test_what_its_backend_raises_is_an_error_of_the_device(
         op(x)
 
 
-def test_its_errors_are_those_of_what_it_does(accelerator: Accelerator, lib: Library):
+def test_cpu_fallback_passes_errors_of_kernel_and_device_on(accelerator: Accelerator, lib: Library):
     op = define(lib, "neg(Tensor x) -> Tensor", lambda x: -x)
     lib.define("nothing(Tensor x) -> Tensor")
     x = accelerator.from_host(X, HERE)

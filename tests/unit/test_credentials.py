@@ -30,9 +30,7 @@ def shown_by(credentials: Credentials) -> tuple[tuple[str, str], ...]:
         return channel.metadata()
 
 
-def test_what_is_given_comes_before_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_given_token_precedes_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "token").write_text("of-a-file\n")
     monkeypatch.setenv("OPDISPATCH_TOKEN_FILE", str(tmp_path / "token"))
     assert shown_by(Credentials.of()) == ((AUTHORIZATION, "Bearer of-a-file"),)
@@ -59,7 +57,7 @@ def test_a_file_is_read_again_when_it_changes_and_believed_when_it_is_whole(tmp_
 
 
 @pytest.mark.parametrize("token", ["two words", "a\nb", "é", "x" * 5000])
-def test_what_is_no_token_is_refused_without_its_text(token: str, tmp_path: Path):
+def test_malformed_token_error_does_not_show_it(token: str, tmp_path: Path):
     (tmp_path / "token").write_text(token)
     for credentials in (Credentials.of(token), Credentials.of(token_file=tmp_path / "token")):
         with pytest.raises(UnauthenticatedError) as caught:
@@ -74,7 +72,7 @@ def test_a_unix_socket_is_shown_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:1", "dns:///gpu1:1", "[2001:db8::1]:1"])
-def test_nothing_is_shown_in_clear_beyond_this_machine(address: str):
+def test_token_is_not_sent_in_clear_to_another_machine(address: str):
     with pytest.raises(UnsafeAddressError, match="sent in clear"):
         Credentials.of("secret").check(address)
     Credentials.of().check(address)

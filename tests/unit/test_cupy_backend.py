@@ -40,7 +40,7 @@ def test_arrays_are_moved_copied_and_written_to_on_their_gpu(cupy_stand_in: Any)
     np.testing.assert_array_equal(cupy.to_host(cupy.adopt(foreign)), X)
 
 
-def test_what_is_copied_to_a_gpu_and_from_it_is_counted(cupy_stand_in: Any):
+def test_transfers_to_and_from_a_gpu_are_counted(cupy_stand_in: Any):
     cupy, before = CupyBackend(), device_transfers().get("cuda:1", DeviceTransfers())
     array = cupy.from_host(X, "cuda:1")
     cupy.assign(array, X.astype(np.float32))
@@ -51,7 +51,7 @@ def test_what_is_copied_to_a_gpu_and_from_it_is_counted(cupy_stand_in: Any):
     assert after.from_device - before.from_device == 48
 
 
-def test_what_cuda_refuses_is_one_sentence(cupy_stand_in: Any):
+def test_cuda_error_becomes_one_sentence(cupy_stand_in: Any):
     cupy = CupyBackend()
     with pytest.raises(DeviceError, match=r"48 bytes .* 'cuda:5' \(CUDARuntimeError: cudaErrorInv"):
         cupy.from_host(X, "cuda:5")
@@ -62,7 +62,7 @@ def test_what_cuda_refuses_is_one_sentence(cupy_stand_in: Any):
     assert cupy.lost is None
 
 
-def test_where_there_is_no_room_unused_memory_is_given_back_once(
+def test_full_gpu_frees_unused_memory_once_and_retries(
     cupy_stand_in: Any, monkeypatch: pytest.MonkeyPatch
 ):
     attempts: list[int] = []
@@ -114,7 +114,7 @@ def test_a_gpu_that_gives_nothing_but_errors_is_lost(cupy_stand_in: Any):
     assert find_lost_device() is None  # that backend is not registered
 
 
-def test_what_a_kernel_raises_is_explained_as_of_its_gpu(cupy_stand_in: Any):
+def test_kernel_error_is_explained_for_its_gpu(cupy_stand_in: Any):
     cupy = CupyBackend()
     with cupy_stand_in.cuda.Device(1):
         full = cupy.explain(OutOfMemoryError(1 << 20, 0))

@@ -194,7 +194,7 @@ def test_bfloat16_is_sorted_as_float32():
     assert short("isin.Scalar", np.isin)(x, 1.0, invert=True).tolist() == [True, False, True]
 
 
-def test_what_is_next_to_a_bfloat16_is_not_asked_of_cupy():
+def test_nextafter_of_bfloat16_raises_on_a_gpu():
     nextafter = short("nextafter.Tensor", np.nextafter)
     with pytest.raises(ArgumentError, match="array::nextafter has no bfloat16 on a GPU"):
         nextafter(np.ones(2, BFLOAT16), np.ones(2, BFLOAT16))

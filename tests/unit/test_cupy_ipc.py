@@ -50,7 +50,7 @@ def test_an_array_is_shared_as_a_part_of_its_allocation(array: ndarray, runtime:
     assert runtime.handles == {memory.handle: X.ctypes.data}
 
 
-def test_what_is_shared_is_copied_on_the_gpu_and_closed(array: ndarray, runtime: Any):
+def test_shared_memory_is_copied_on_the_gpu_and_closed(array: ndarray, runtime: Any):
     cupy, before = CupyBackend(), device_transfers().get(DEVICE, DeviceTransfers())
     memory = cupy.share(array)
     assert memory is not None
@@ -87,7 +87,7 @@ def test_arrays_that_are_not_contiguous_or_are_empty_go_another_way(array: ndarr
         ),
     ],
 )
-def test_what_is_made_up_is_an_error_and_leaves_nothing_open(
+def test_forged_handle_raises_and_leaves_nothing_open(
     array: ndarray, runtime: Any, change: Callable[[DeviceMemory], DeviceMemory], why: str
 ):
     cupy = CupyBackend()
@@ -99,7 +99,7 @@ def test_what_is_made_up_is_an_error_and_leaves_nothing_open(
     assert cupy.lost is None
 
 
-def test_what_fails_on_the_way_leaves_nothing_open(array: ndarray, runtime: Any):
+def test_failed_read_leaves_nothing_open(array: ndarray, runtime: Any):
     cupy = CupyBackend()
     memory = cupy.share(array)
     assert memory is not None

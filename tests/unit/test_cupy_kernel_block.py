@@ -70,7 +70,7 @@ def test_a_kernel_that_uses_no_gpu_makes_no_context(cuda: Any):
     assert contexts == {1}
 
 
-def test_to_ask_who_a_gpu_is_makes_no_context(cuda: Any):
+def test_device_id_creates_no_context(cuda: Any):
     assert CupyBackend().device_id("cuda:0") != CupyBackend().device_id("cuda:1")
     assert contexts == set()
 

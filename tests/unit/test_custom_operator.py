@@ -141,7 +141,7 @@ def test_a_kernel_for_one_type_of_device_is_for_no_other():
     ],
 )
 @pytest.mark.parametrize("wrap", [np.asarray, Tensor])
-def test_what_it_returns_is_no_argument(schema, kernel, wrap):
+def test_custom_op_refuses_a_result_that_aliases_an_argument(schema, kernel, wrap):
     op = custom_op("custom::view", kernel, mutates_args=(), schema=schema)
     value = [wrap(X), wrap(X + 1)] if "[]" in schema else wrap(X)
     with pytest.raises(ReturnError, match="custom::view returned an argument, or what shares its"):
@@ -149,7 +149,7 @@ def test_what_it_returns_is_no_argument(schema, kernel, wrap):
     op.close()
 
 
-def test_what_the_schema_says_is_an_argument_may_be_returned():
+def test_custom_op_may_return_an_argument_declared_by_its_schema():
     op = custom_op(
         "custom::same_", lambda x: x, mutates_args="x", schema="(Tensor(a!) x) -> Tensor(a!)"
     )

@@ -118,7 +118,7 @@ def test_a_generator_that_is_handed_over_goes_on():
         assert_same(materialize_tensor(fake), wanted)
 
 
-def test_what_was_switched_on_counts_and_not_what_is():
+def test_replay_uses_the_modes_at_recording():
     def make():
         x = draw.randn([2, 2], dtype=np.float32)
         x.requires_grad = True
@@ -150,7 +150,7 @@ def test_composite_operators_draw_as_they_would_have():
             assert_same(materialize_tensor(fake), expected)
 
 
-def test_it_is_made_on_another_device():
+def test_replay_can_target_another_device():
     def make():
         return xp.ones(3, device="cuda") * xp.asarray([1.0, 2.0, 3.0]).to("cpu")[0] + draw.rand(
             [3], device="cuda"
@@ -165,7 +165,7 @@ def test_it_is_made_on_another_device():
     assert (on_meta.device, on_meta.shape) == ("meta", (3,))
 
 
-def test_what_has_elements_is_computed_at_once_and_kept_as_it_was():
+def test_calls_of_real_tensors_run_at_once_and_keep_their_values():
     real, plain = Tensor(np.ones(2)), np.ones(2)
 
     def make():
@@ -181,7 +181,7 @@ def test_what_has_elements_is_computed_at_once_and_kept_as_it_was():
         materialize_tensor(other)
 
 
-def test_what_cannot_be_deferred_is_refused():
+def test_calls_that_cannot_be_deferred_raise():
     real, outside = Tensor(np.ones(2)), FakeTensorMode().from_tensor(np.ones(2))
     with pytest.raises(DataDependentOutputError):
         deferred_init(lambda: float(xp.sum(xp.ones(3))))

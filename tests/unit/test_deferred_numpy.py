@@ -86,7 +86,7 @@ def test_loading_that_failed_is_tried_again():
     )
 
 
-def test_what_is_loaded_or_missing_is_left_alone():
+def test_defer_ignores_loaded_and_missing_modules():
     run(
         f"{BEGIN}"
         "import numpy as np\n"

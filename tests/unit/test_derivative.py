@@ -56,7 +56,7 @@ def test_every_formula_is_checked():
     assert {name.removesuffix(".default") for name in DERIVATIVES} - called == writes
 
 
-def test_nothing_is_recorded_of_what_is_constant():
+def test_constant_functions_are_not_recorded():
     x = leaf(real(3))
     for name in ("zeros_like", "ones_like", "empty_like"):
         assert not getattr(xp, name)(x).requires_grad
@@ -86,7 +86,7 @@ def test_equal_extrema_share_their_gradient():
     ]
 
 
-def test_where_one_is_nan_both_have_the_gradient_of_the_larger_and_of_the_smaller():
+def test_gradient_of_maximum_and_minimum_at_nan_goes_to_both():
     x, y = leaf(np.array([np.nan, 1.0])), leaf(np.array([1.0, np.nan]))
     for function in (xp.maximum, xp.minimum):
         for found in grad(xp.sum(function(x, y)), [x, y]):

@@ -38,7 +38,7 @@ def offer(exports: DeviceExports, value: object) -> values_pb2.Tensor:
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, Tensor])
-def test_what_is_offered_can_be_read_for_as_long_as_its_lease(
+def test_offered_memory_is_readable_until_its_lease_ends(
     exports: DeviceExports, accelerator: Accelerator, wrap: Callable[[Any], Any]
 ):
     there = offer(exports, wrap(AcceleratorArray(X, 1))).device_memory
@@ -81,7 +81,7 @@ def test_there_are_so_many_leases_and_no_more(
     assert offer(exports, AcceleratorArray(X, 1)).HasField("device_memory")
 
 
-def test_what_the_reader_cannot_reach_is_not_offered(
+def test_unreachable_memory_is_not_offered(
     exports: DeviceExports, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ):
     for value in (AcceleratorArray(X, 0), X, 3):

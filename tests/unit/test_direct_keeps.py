@@ -51,7 +51,7 @@ def keep(store: ValueStore, session: bytes, prefix: bytes, count: int = 1) -> bo
 ME, OTHER = b"m" * 16, b"o" * 16
 
 
-def test_nothing_is_kept_without_a_grant():
+def test_direct_call_without_a_grant_keeps_no_value():
     store = ValueStore()
     assert not store.keeps.has_room(ME)
     assert not keep(store, ME, A)
@@ -101,7 +101,7 @@ def test_a_call_keeps_nothing_whose_caller_has_given_up():
     assert not keep(store, ME, (1099).to_bytes(12))
 
 
-def test_nothing_is_left_of_a_client_that_has_gone():
+def test_released_session_keeps_no_grant():
     store = ValueStore()
     settle(store, ME, 9, 1000)
     settle(store, OTHER, 9, 1000)
@@ -231,7 +231,7 @@ async def test_a_value_is_found_among_many_arguments(table, keeps, there):
     assert is_found(table, holder, value_id(A, 0))
 
 
-async def test_it_hears_of_everything_when_it_is_to_say_how_much_there_is(table, keeps, there):
+async def test_hear_all_counts_every_kept_value(table, keeps, there):
     holder = await granted(table, keeps, there)
     assert keep(there.store, holder.name, A, 3)
     await keeps.hear_all()
@@ -292,7 +292,7 @@ async def test_grants_are_a_part_of_what_may_still_be_kept(table, keeps, there):
     assert not table.has_room(holder, 63)
 
 
-async def test_what_is_granted_is_taken_back_where_there_is_no_room(table, keeps, there):
+async def test_grant_is_withdrawn_if_the_table_is_full(table, keeps, there):
     holder = await granted(table, keeps, there)
     table.limits = ValueLimits(12, 100_000)
     assert keep(there.store, holder.name, A, 2)
@@ -318,7 +318,7 @@ async def test_a_call_that_was_lost_keeps_nothing_any_more(table, keeps, there):
     assert not keep(there.store, holder.name, A)
 
 
-async def test_who_has_a_quota_for_all_sessions_keeps_nothing_directly(table, keeps, there):
+async def test_session_with_a_shared_quota_gets_no_grant(table, keeps, there):
     holder = table.open(ValueQuota("alice", 5, None))
     assert not await keeps.grant(remote_pb2.Keep(session=holder.name), there.session)
     assert not await keeps.grant(remote_pb2.Keep(session=bytes(16)), there.session)
@@ -346,7 +346,7 @@ async def ask_one(
     return asking
 
 
-async def test_whatever_is_asked_of_an_interpreter_that_hangs_is_one_question(table, keeps, there):
+async def test_hanging_interpreter_gets_one_question(table, keeps, there):
     holder = await granted(table, keeps, there)
     prefixes = [number.to_bytes(12) for number in range(9)]
     assert all(keep(there.store, holder.name, prefix) for prefix in prefixes)
@@ -431,9 +431,7 @@ async def test_the_end_of_an_interpreter_is_why_its_values_have_gone(table, keep
         table.find(message, "$")
 
 
-async def test_nothing_but_the_reason_is_kept_of_an_interpreter_that_has_ended(
-    table, keeps, tmp_path
-):
+async def test_ended_interpreter_leaves_only_its_reason(table, keeps, tmp_path):
     past = Interpreter("past", tmp_path)
     holder = await granted(table, keeps, past)
     session = weakref.ref(past.session)
@@ -446,7 +444,7 @@ async def test_nothing_but_the_reason_is_kept_of_an_interpreter_that_has_ended(
     assert session() is None
 
 
-async def test_who_asks_may_give_up(table, keeps, there):
+async def test_cancelled_question_leaves_the_others(table, keeps, there):
     holder = await granted(table, keeps, there)
     assert keep(there.store, holder.name, A)
     there.may_answer.clear()

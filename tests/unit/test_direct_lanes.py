@@ -81,7 +81,7 @@ def test_other_calls_go_through_the_daemon_meanwhile(
     assert again.lane is way.lane
 
 
-def test_what_is_open_after_close_is_closed_again(lanes: DirectLanes, peer: Peer):
+def test_lane_that_opens_after_close_is_closed(lanes: DirectLanes, peer: Peer):
     with Background(lanes.find, SHAPE, LIMIT, None) as first:
         peer.accept_without_answer()
         lanes.close()
@@ -130,7 +130,7 @@ async def test_other_tasks_go_through_the_daemon_meanwhile(
     lanes.close()
 
 
-async def test_what_is_open_after_close_is_closed_again_in_an_event_loop(
+async def test_asyncio_lane_that_opens_after_close_is_closed(
     memory: SessionMemory, routes: Routes, peer: Peer
 ):
     lanes = AsyncDirectLanes(memory, routes)

@@ -100,7 +100,7 @@ def test_ended_streams_are_dropped(routes: Routes, streams: Streams):
     assert not second.is_closed
 
 
-def test_what_broke_is_opened_again_when_the_daemon_says_so(routes: Routes, streams: Streams):
+def test_broken_stream_is_reopened_with_a_new_route(routes: Routes, streams: Streams):
     broken, again = Stream(), Stream()
     learn(routes, 1)
     streams.find("shape", LIMIT)
@@ -116,7 +116,7 @@ def test_what_broke_is_opened_again_when_the_daemon_says_so(routes: Routes, stre
     assert way.lane is again
 
 
-def test_what_opens_after_the_end_is_closed(routes: Routes, streams: Streams):
+def test_stream_that_opens_after_close_is_closed(routes: Routes, streams: Streams):
     learn(routes, 1)
     streams.find("shape", LIMIT)
     streams.close()

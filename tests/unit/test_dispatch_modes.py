@@ -70,7 +70,7 @@ def test_a_mode_sees_the_calls_of_its_block(double, notes, caller):
     assert notes == ["t::double"]
 
 
-def test_it_is_given_the_operator_and_the_arguments_without_defaults(double):
+def test_mode_gets_operator_and_arguments_without_defaults(double):
     seen = []
 
     class Mode(TorchDispatchMode):
@@ -110,14 +110,14 @@ def test_a_mode_does_not_see_its_own_calls_unless_it_is_entered_in_its_handler(d
     assert seen == ["t::double", "t::triple"]
 
 
-def test_what_kernels_call_is_not_seen(define, double, notes):
+def test_mode_does_not_see_calls_of_kernels(define, double, notes):
     quadruple = define("t::quadruple(Tensor x) -> Tensor", CPU=lambda x: double(double(x)))
     with Noting(notes):
         quadruple(X)
     assert notes == ["t::quadruple"]
 
 
-def test_what_composite_kernels_call_is_seen_instead_of_them(define, double, notes):
+def test_mode_sees_the_calls_of_composite_kernels(define, double, notes):
     """They run at Autograd, before Python is asked; plain arrays do not visit that."""
     op = define(
         "t::quadruple(Tensor x) -> Tensor", CompositeImplicitAutograd=lambda x: double(double(x))
@@ -367,7 +367,7 @@ def test_calls_are_written_with_shapes_and_dtypes():
     ]
 
 
-def test_what_kernels_call_is_written_below(define, double, capsys):
+def test_logging_mode_indents_calls_of_kernels(define, double, capsys):
     def both(x):
         double(x)
         return double(x, by=3.0)

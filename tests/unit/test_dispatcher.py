@@ -81,7 +81,7 @@ def test_an_operator_with_kernels_alone_is_found_but_has_no_schema(dispatcher):
 
 
 @pytest.mark.parametrize("text", ["", "t::", "t::f.", "t f"])
-def test_what_is_no_name_of_an_operator_is_an_error(dispatcher, text):
+def test_find_op_of_malformed_name_raises_schema_error(dispatcher, text):
     with pytest.raises(SchemaError):
         dispatcher.find_op(text)
 
@@ -172,7 +172,7 @@ def test_the_order_is_that_of_definitions_and_not_of_kernels(dispatcher):
 
 
 @pytest.mark.parametrize("schema", ["t::f.a(float s) -> ()", "t::f.a(Scalar s) -> ()"])
-def test_what_is_defined_anew_is_the_last_one(dispatcher, schema):
+def test_redefined_overload_is_resolved_last(dispatcher, schema):
     """As in PyTorch; in one transaction, too: so a reader of what is left sees the same."""
     first = dispatcher.register_def(parse_schema("t::f.a(float s) -> ()"))
     dispatcher.register_def(parse_schema("t::f.b(float s) -> ()"))

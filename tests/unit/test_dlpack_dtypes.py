@@ -44,7 +44,7 @@ def test_elements_arrive_as_what_they_are_and_are_shared(name: str, knows_versio
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.complex64, np.bool_])
-def test_what_numpy_has_a_word_for_is_left_to_it(dtype: Any):
+def test_dtypes_known_to_numpy_use_its_dlpack(dtype: Any):
     x = np.ones(3, dtype)
     assert view_by_dlpack(Other(x)).dtype == dtype
 
@@ -86,7 +86,7 @@ def test_elements_that_fill_no_byte_are_refused(dtype: Any):
         Tensor(np.zeros(3, dtype)).__dlpack__()
 
 
-def test_what_cannot_be_read_only_is_refused_as_ever():
+def test_dlpack_export_of_read_only_array_raises_buffer_error():
     x = np.ones(3, ml_dtypes.bfloat16)
     x.flags.writeable = False
     with pytest.raises(BufferError, match="readonly"):
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_only_is_refused_as_ever():
 
 
 @pytest.mark.parametrize("capsule", ["dltensor", None, 3])
-def test_what_is_no_capsule_is_refused_as_ever(capsule: Any):
+def test_invalid_capsule_raises(capsule: Any):
     class Hostile(Other):
         def __dlpack__(self, **options: Any) -> Any:
             return capsule

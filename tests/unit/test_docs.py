@@ -97,7 +97,7 @@ def test_the_held_handle_of_the_docs_prints_what_they_say() -> None:
     assert (done.stdout, done.stderr, done.returncode) == (printed, "", 0)
 
 
-def test_what_a_backend_must_have_is_named():
+def test_backend_page_names_every_abstract_method():
     page = (ROOT / "docs" / "array-backends.md").read_text()
     [sentence] = re.findall(r"It must have [^.]*", page)
     named = set(re.findall("`([a-z_]+)`", sentence))

@@ -22,7 +22,7 @@ def bootstrap_in(folder: Path) -> Bootstrap:
     return Bootstrap(folder / "bootstrap.py", folder / "packages.json")
 
 
-async def test_nothing_is_left_of_one_and_the_daemon_goes_on_meanwhile(
+async def test_failed_environment_is_removed_without_blocking_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """There may be thousands of files in it."""

@@ -99,7 +99,7 @@ def no_runs():
 
 
 @pytest.mark.parametrize("name", ["call_cache.py", "run.py"])
-def test_it_uses_public_names_alone(name):
+def test_call_cache_imports_only_public_names(name):
     tree = ast.parse((FOLDER / name).read_text(encoding="utf-8"))
     imported = 0
     for node in ast.walk(tree):
@@ -337,7 +337,7 @@ def test_autocast_and_modes_come_before_it(call_cache):
     assert cache.hits >= 3
 
 
-def test_what_a_kernel_calls_is_remembered_with_it(call_cache):
+def test_cached_call_replaces_the_calls_of_its_kernel(call_cache):
     with call_cache() as cache, profile() as prof:
         ops.cached.twice(X)
         ops.cached.twice(X)

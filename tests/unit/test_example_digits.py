@@ -38,7 +38,7 @@ def test_a_convolution_is_scipys_correlation(padding):
     assert (meta.shape, meta.dtype) == (result.shape, result.dtype)
 
 
-def test_its_derivatives_are_right():
+def test_conv2d_derivatives_pass_gradcheck():
     arguments = leaf(2, 2, 4, 3), leaf(3, 2, 3, 2)
     assert gradcheck(lambda x, w: ops.digits.conv2d(x, w, [1, 1]), arguments)
     assert gradgradcheck(
@@ -68,7 +68,7 @@ def test_the_loss_has_the_derivatives_that_it_should():
         ((1, 1, 3, 3), (1, 1, 3, 3), -1, r"with padding \[-1, -1\]"),
     ],
 )
-def test_what_does_not_fit_is_said(x, weight, padding, message):
+def test_conv2d_shape_error_names_the_mismatch(x, weight, padding, message):
     with pytest.raises(ArgumentError, match=message):
         ops.digits.conv2d(np.zeros(x), np.zeros(weight), padding)
 

@@ -158,12 +158,12 @@ def test_every_picture_has_its_type_and_shape_in_every_way_of_calling(name, args
         ("resize", GRAY, ([0, 5],), r"not \(0, 5\)"),
     ],
 )
-def test_what_cannot_be_filtered_is_said(name, picture, args, message):
+def test_filter_refuses_invalid_pictures(name, picture, args, message):
     with pytest.raises(ValueError, match=message):
         getattr(ops.filters, name)(picture, *args)
 
 
-def test_what_cannot_be_chosen_is_said():
+def test_filter_error_lists_the_choices():
     with pytest.raises(ValueError, match="reflect, mirror, nearest, wrap, and not 'zero'"):
         ops.filters.median(GRAY, mode="zero")
     with pytest.raises(ValueError, match="bilinear, area, and not 'cubic'"):

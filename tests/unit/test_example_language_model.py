@@ -74,7 +74,7 @@ def test_rows_of_softmax_sum_to_one_whatever_is_added_to_them(seed, shift, dim):
     close(op.softmax(x.astype(np.float64) + shift, dim), y)
 
 
-def test_nothing_overflows():
+def test_large_values_do_not_overflow():
     large = np.array([[-1e4, 0, 1e4]], np.float32)
     close(op.softmax(large), [[0, 0, 1]])
     close(op.silu(large), [[0, 0, 1e4]])
@@ -218,7 +218,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_with_both_shapes(name):
+def test_shape_error_names_both_shapes(name):
     args, message = REFUSED[name]
     with pytest.raises(ArgumentError, match=f"lm::{name} .*{message}"):
         getattr(op, name)(*args)
@@ -283,7 +283,7 @@ def test_arrays_in_host_memory_are_refused_among_those_on_a_gpu(cupy_stand_in):
         op.swiglu(on_gpu, ZEROS)
 
 
-def test_what_is_on_a_device_already_is_not_copied():
+def test_to_the_same_device_does_not_copy():
     assert op.to(X, "cpu") is X
 
 

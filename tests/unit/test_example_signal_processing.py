@@ -163,12 +163,12 @@ def test_all_that_is_calculated_is_operators():
         ("firwin", (0, [0.5]), "not 0"),
     ],
 )
-def test_what_is_no_signal_is_said(name, args, message):
+def test_invalid_signal_raises_value_error(name, args, message):
     with pytest.raises(ValueError, match=message):
         getattr(ops.signal, name)(*args)
 
 
-def test_what_cannot_be_chosen_is_said():
+def test_invalid_option_error_lists_the_choices():
     with pytest.raises(ValueError, match="odd number of taps, not 10"):
         ops.signal.firwin(10, [0.5], pass_zero=False)
     with pytest.raises(ValueError, match="hann, hamming, blackman, and not 'kaiser'"):

@@ -61,7 +61,7 @@ print(opdispatch.func.__name__, opdispatch.profiler.__name__, opdispatch.vmap.__
 """
 
 
-def test_what_few_programs_use_is_imported_when_they_do():
+def test_rarely_used_modules_are_imported_on_first_use():
     done = subprocess.run(
         [sys.executable, "-c", _LATE],
         capture_output=True,
@@ -76,7 +76,7 @@ def test_what_few_programs_use_is_imported_when_they_do():
     assert names == "opdispatch.func opdispatch.profiler opdispatch.functorch.vmap"
 
 
-def test_what_is_imported_late_is_found_by_name_alone():
+def test_lazily_imported_names_are_attributes():
     assert opdispatch.trace is importlib.import_module("opdispatch.tracing").trace
     assert set(opdispatch.__all__) <= set(dir(opdispatch))
     with pytest.raises(AttributeError, match="'opdispatch' has no attribute 'nothing'"):

@@ -134,7 +134,7 @@ def test_openmetrics_are_read_by_their_own_strict_parser(name: str, library: str
 
 @pytest.mark.parametrize("kind", ["application/openmetrics-text", "text/plain"])
 @given(st.text(max_size=40))
-def test_whatever_is_asked_for_something_is_answered(kind: str, version: str):
+def test_scrape_answers_any_accept_header(kind: str, version: str):
     pieces, content_type = Exposition(lambda: NO_CALLS).scrape(f"{kind}; version={version}")
     assert content_type.startswith(("text/plain", "application/openmetrics-text"))
     assert b"opdispatch_ready 0" in b"".join(pieces)
@@ -194,7 +194,7 @@ def status_of(url: str, path: str) -> int:
         connection.close()
 
 
-def test_what_cannot_be_read_is_unavailable(stopped_reader: DaemonReader, tmp_path: Path):
+def test_unreadable_facts_give_status_503(stopped_reader: DaemonReader, tmp_path: Path):
     missing: Any = None
     secret = tmp_path / "http-token"
     monitoring = Monitoring(stopped_reader, Authentication(), None, missing, secret)

@@ -55,7 +55,7 @@ def test_a_factory_makes_a_fake_tensor_on_the_device_that_is_asked_for(mode):
     assert not is_fake(xp.zeros(2, device="meta"))
 
 
-def test_its_keys_are_those_of_the_device_and_fake():
+def test_fake_tensor_has_fake_and_the_keys_of_its_device():
     x = FakeTensorMode().from_tensor(np.ones(2))
     with FakeTensorMode():
         y = xp.zeros(2, device="cuda")
@@ -156,7 +156,7 @@ def test_a_shape_that_depends_on_elements_is_refused(mode):
         xp.nonzero(xp.zeros(3, device="cuda"))
 
 
-def test_it_does_not_travel(mode):
+def test_fake_tensor_cannot_be_sent(mode):
     with pytest.raises(WireError, match="no elements"):
         call_request("t::f", [xp.ones(3)], {})
     assert not call_request("t::f", [1], {}).HasField("local_keys")
@@ -236,7 +236,7 @@ def test_modes_see_its_calls_and_operations_of_a_gpu_are_counted_without_one(mod
     assert lines[-1] == "array::matmul(float64[8, 4], float64[4, 8]) -> float64[8, 8]"
 
 
-def test_nothing_is_drawn(mode):
+def test_fake_random_calls_do_not_advance_the_generator(mode):
     generator = Generator().manual_seed(1)
     assert facts(ops.random.rand([3], generator=generator))[1] == (3,)
     assert facts(ops.random.dropout(xp.ones(3, device="cuda"), 0.5)) == ("cuda:0", (3,), "float64")

@@ -50,7 +50,7 @@ def test_process_without_descriptors_has_a_problem():
     assert problem == "it cannot open a file: Too many open files"
 
 
-def test_repeated_errors_that_are_no_kernels_are_a_problem_told_once():
+def test_repeated_internal_errors_are_reported_once_as_a_problem():
     told: list[str] = []
     fitness = Fitness(lambda: told.append("unfit"))
     for _ in range(20):

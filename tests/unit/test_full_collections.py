@@ -65,7 +65,7 @@ def test_blocks_may_overlap():
     assert kept
 
 
-def test_what_is_made_to_last_is_frozen_and_goes_by_its_references():
+def test_objects_made_while_spared_are_frozen_and_freed_by_reference():
     collections = FullCollections()
     with collections.spared():
         kept = make()

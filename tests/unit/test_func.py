@@ -55,7 +55,7 @@ def test_levels_do_not_take_each_others_variables_for_their_own():
     close(grad(lambda x: grad(lambda y: y**3)(x))(2.0), 12.0)
 
 
-def test_what_is_below_a_transform_may_be_differentiated():
+def test_backward_through_a_transform_reaches_outer_leaves():
     leaf = Tensor(V.copy(), requires_grad=True)
     outside = Tensor(V * 2, requires_grad=True)
     gradient = func.grad(lambda a: xp.sum(a**3 * outside))(leaf)
@@ -134,7 +134,7 @@ def test_writes_and_views():
     close(vmap(func.grad(of_batch))(X), 2 * X[:, ::-1])  # of 2 a0 a1
 
 
-def test_what_comes_from_outside_is_not_written_to():
+def test_transform_refuses_writes_to_outside_tensors():
     outside = Tensor(V.copy())
 
     def through_a_view(a):
@@ -171,7 +171,7 @@ def test_what_comes_from_outside_is_not_written_to():
         (lambda: func.jacrev(xp.sin, chunk_size=0), "chunk_size=0"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, reason):
+def test_invalid_transform_arguments_raise_argument_error(call, reason):
     with pytest.raises(ArgumentError, match=reason):
         call()
 
@@ -357,7 +357,7 @@ def test_every_derivative_where_one_argument_is_the_same_for_all():
 # -- detach ----------------------------------------------------------------------------------------
 
 
-def test_what_is_detached_has_no_gradient_at_any_level():
+def test_detached_tensor_has_no_gradient_at_any_level():
     x = Tensor(np.array([[1.0, 2.0], [3.0, 4.0]]))
 
     def total(x):
@@ -370,7 +370,7 @@ def test_what_is_detached_has_no_gradient_at_any_level():
     assert second.array.tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
-def test_it_shares_elements_there_too():
+def test_detached_tensor_shares_elements_under_vmap():
     def write(x):
         x = x * 1
         x.detach()[0] = 10.0

@@ -41,7 +41,7 @@ def test_a_name_without_namespace_and_overload_has_empty_ones():
         ("a::import", "column 4", "'import' is a reserved word"),
     ],
 )
-def test_what_is_no_operator_name_is_refused(text, where, expected):
+def test_malformed_operator_name_raises_schema_error(text, where, expected):
     with pytest.raises(SchemaError, match=where) as caught:
         OperatorName.parse(text)
     assert expected in str(caught.value)

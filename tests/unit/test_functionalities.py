@@ -94,7 +94,7 @@ def test_below_autograd_no_autograd_key_is_left(define):
     assert seen == [DispatchKeySet.of(K.CPU)]
 
 
-def test_what_stands_above_autograd_is_served_first(define):
+def test_python_key_is_dispatched_below_autograd(define):
     op = define("t::f(Tensor x) -> str", Python=lambda x: "Python", CPU=lambda x: "CPU")
     x = Tensor(X, keys=key_set_of_backend(BackendComponent.CPU).add(K.Python))
     with capture_dispatch_trace() as lines:

@@ -115,7 +115,7 @@ def test_a_reshape_is_a_view_where_it_is_one_otherwise():
     check(lambda x: function(xp.flip(xp.moveaxis(x, 0, 1))), (3, 2))
 
 
-def test_what_an_operator_copies_is_no_view():
+def test_copied_results_are_not_views():
     def function(x):
         y, z = xp.astype(x, xp.float32, copy=False), xp.astype(x, x.dtype)
         y[0], z[1] = 5, 6
@@ -147,7 +147,7 @@ def test_diagonals_are_written_to():
         assert (x.array == expected).all()
 
 
-def test_what_has_several_elements_in_one_place_is_not_written_to():
+def test_write_to_overlapping_elements_raises():
     def function(x):
         xp.broadcast_to(x, (4, 3))[0] = 1
 
@@ -185,7 +185,7 @@ def test_one_tensor_given_twice_is_one():
     assert (functionalize(function)(x, x).array == [9, 2]).all()
 
 
-def test_what_is_returned_is_not_what_was_written_to():
+def test_functionalized_result_is_not_the_written_argument():
     x = tensor(2)
 
     def function(y):

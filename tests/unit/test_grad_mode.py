@@ -51,7 +51,7 @@ def test_set_grad_enabled_is_a_function_and_a_block():
     assert is_grad_enabled()
 
 
-def test_what_is_set_under_a_key_guard_stays_after_it():
+def test_grad_mode_set_under_a_key_guard_persists():
     with IncludeDispatchKeyGuard(K.Fake):
         set_grad_enabled(False)
     assert not is_grad_enabled()

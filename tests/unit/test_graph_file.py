@@ -48,7 +48,7 @@ def example():
     return trace(lambda *a, **k: function(*a, **k), *given, last=X[0].copy()), given
 
 
-def test_what_was_saved_is_the_same_graph(tmp_path):
+def test_saved_graph_loads_unchanged(tmp_path):
     graph, given = example()
     path = tmp_path / "some.graph"
     save_graph(graph, path)
@@ -244,7 +244,7 @@ WHOLE = saved(example()[0])
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=3))
-def test_whatever_is_damaged_is_a_graph_or_refused(damages):
+def test_damaged_file_is_a_graph_or_raises(damages):
     data = bytearray(WHOLE)
     for place, byte in damages:
         data[place] = byte

@@ -93,7 +93,7 @@ def test_address_that_floods_is_shut_out_and_no_other(listener: socket.socket):
     assert is_open(listener, STRANGER)
 
 
-def test_who_was_connected_before_is_not_shut_out(listener: socket.socket):
+def test_flood_does_not_shut_out_connected_neighbors(listener: socket.socket):
     pace = Time().pace(port_of(listener))
     with connected_from(listener, *[NEIGHBOR] * 20):
         count(pace, AT_ONCE)
@@ -250,7 +250,7 @@ def test_address_that_floods_again_is_shut_out_for_twice_as_long(listener: socke
     assert flood() <= first + 0.01
 
 
-def test_flood_that_cannot_be_seen_is_of_who_flooded_a_moment_ago(listener: socket.socket):
+def test_unseen_flood_is_attributed_to_the_last_flooder(listener: socket.socket):
     time = Time()
     pace = time.pace(port_of(listener))
     while not time.later:

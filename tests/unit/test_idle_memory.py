@@ -26,7 +26,7 @@ from tests.unit.scarce_threads import ScarceThreads
 from tests.waits import LONGEST_WAIT
 
 
-def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
+def test_tender_thread_starts_on_wake_and_ends_when_idle(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(idle_memory, "TEND_SECONDS", 0.01)
@@ -54,7 +54,7 @@ def test_it_comes_when_it_is_woken_and_goes_when_there_is_nothing_to_do(
     assert _tenders() == []
 
 
-def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
+def test_tender_thread_starts_on_a_later_wake_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(idle_memory, "TEND_SECONDS", 0.01)
@@ -72,7 +72,7 @@ def test_it_comes_with_the_next_wake_where_no_thread_could_be_started(
     assert tended.wait(LONGEST_WAIT)
 
 
-def test_it_stays_when_it_is_woken_while_it_finds_nothing_to_do(monkeypatch: pytest.MonkeyPatch):
+def test_tender_thread_stays_if_woken_while_it_ends(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(idle_memory, "TEND_SECONDS", 0.01)
     asked = threading.Semaphore(0)
     wakes = [True, False]
@@ -154,7 +154,7 @@ def test_a_lane_is_tended_while_a_call_waits(ends: tuple[BlockingLane, Peer]):
     assert caller.outcome == "a::slow"
 
 
-def test_nothing_that_came_before_the_end_is_believed_after_it(ends: tuple[BlockingLane, Peer]):
+def test_replies_behind_a_malformed_frame_are_ignored(ends: tuple[BlockingLane, Peer]):
     """A reply behind what makes no sense may name memory that is not there."""
     lane, peer = ends
     outcome: list[object] = []

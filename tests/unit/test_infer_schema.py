@@ -145,7 +145,7 @@ def _functions() -> list[tuple[Callable[..., Any], str]]:
 @pytest.mark.parametrize(
     ("function", "message"), _functions(), ids=lambda f: getattr(f, "__name__", "")
 )
-def test_what_cannot_be_expressed_is_an_error_that_names_it(function, message):
+def test_inexpressible_signature_error_names_the_function(function, message):
     with pytest.raises(SchemaError) as caught:
         infer_schema(function)
     assert message in str(caught.value)
@@ -200,7 +200,7 @@ def test_a_tag_says_that_what_is_written_to_is_returned(function, mutates_args, 
         (one, ["out"], ["out", "inplace"], "no operator has the tags 'out' and 'inplace'"),
     ],
 )
-def test_what_a_tag_asks_for_and_is_not_there(function, mutates_args, tags, message):
+def test_missing_requirement_of_a_tag_raises_schema_error(function, mutates_args, tags, message):
     with pytest.raises(SchemaError) as caught:
         infer_schema(function, mutates_args=mutates_args, tags=tags)
     assert message in str(caught.value)

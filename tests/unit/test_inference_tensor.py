@@ -25,7 +25,7 @@ def made():
         return xp.asarray([1.0, 2.0]) * 1
 
 
-def test_what_is_made_in_the_mode_is_one():
+def test_operators_in_inference_mode_make_inference_tensors():
     x = leaf(1.0, 2.0)
     with inference_mode():
         y = xp.ones(2)
@@ -38,7 +38,7 @@ def test_what_is_made_in_the_mode_is_one():
     assert not copy.deepcopy(y).is_inference()
 
 
-def test_what_functions_and_methods_make_in_the_mode_is_one():
+def test_layout_functions_in_inference_mode_make_inference_tensors():
     x, s = xp.asarray([1.0, 2.0]), sparse_coo_tensor([[0, 0]], [1.0, 2.0])
     with inference_mode():
         made = [
@@ -77,7 +77,7 @@ def test_calls_with_them_alone_do_not_visit_autograd():
         lambda x: x._version,
     ],
 )
-def test_what_needs_a_version_is_refused(use):
+def test_inference_tensor_refuses_uses_that_need_a_version(use):
     x = made()
     with pytest.raises(AutogradError, match=r"inference mode has no version.*make a copy"):
         use(x)
@@ -91,7 +91,7 @@ def test_they_cannot_require_gradients_outside():
         assert xp.ones(2).requires_grad_().requires_grad
 
 
-def test_what_needs_no_version_is_recorded():
+def test_inference_tensor_may_be_an_argument_of_recorded_calls():
     x = leaf(1.0, 2.0)
     xp.sum(x + made()).backward()
     assert x.grad.array.tolist() == [1.0, 1.0]

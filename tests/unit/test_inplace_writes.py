@@ -32,7 +32,7 @@ def test_versions_are_counted_and_shared():
     assert x.array.tolist() == [[2, 2, 2], [2, 2, 2]]
 
 
-def test_what_is_needed_must_not_be_written_to(x):
+def test_write_to_a_saved_tensor_fails_the_backward_pass(x):
     for make in (lambda y: y * y, xp.exp):
         y = x * 1
         z = make(y)
@@ -184,7 +184,7 @@ def test_one_of_several_views_is_not_written_to_where_gradients_are_recorded(x):
     assert first._version == 1
 
 
-def test_what_was_broadcast_is_not_written_to():
+def test_write_to_a_broadcast_view_raises():
     for given in (xp.ones(3), leaf(1.0) * 1):
         with pytest.raises(ArgumentError, match="more than one element refers to a single memory"):
             xp.broadcast_to(given, (2, 3))[0] = 1.0

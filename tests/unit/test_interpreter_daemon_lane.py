@@ -245,9 +245,7 @@ def test_a_lane_stays_when_a_call_was_only_late(
     assert lane.call(op, KEYS, [1]) == ["lane"]
 
 
-def test_what_was_closed_is_not_opened_again(
-    daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle
-):
+def test_closed_lane_is_not_reopened(daemon: LocalDaemon, lane: DaemonLane, op: OperatorHandle):
     daemon.serve(see_end)
     lane.use_local_lane(str(daemon.path))
     lane.close()

@@ -272,7 +272,7 @@ def test_the_hint_follows_how_fast_the_queue_is_worked_off():
     calls=st.integers(0, 6),
     ahead=st.integers(0, 2),
 )
-def test_whatever_happens_the_invariants_hold_and_nothing_is_left(seed, limit, calls, ahead):
+def test_random_operations_keep_the_invariants(seed, limit, calls, ahead):
     async def scenario():
         rng, queue = random.Random(seed), make_gate(calls, 40, ahead)
         tasks, slots = [], []

@@ -60,7 +60,7 @@ def join_token_of(certificates: Certificates) -> str:
     return make_join_token(TOKEN, Path(certificates.ca).read_text())
 
 
-def test_it_has_the_hash_of_one_ca(certificates: Certificates):
+def test_join_token_has_the_hash_of_one_ca(certificates: Certificates):
     text = join_token_of(certificates)
     pin, token = split_join_token(text)
     assert (len(pin), token) == (64, TOKEN)
@@ -98,7 +98,7 @@ def test_a_certificate_without_its_ca_is_refused(certificates: Certificates):
         find_pinned_ca(pin, "127.0.0.1", port)
 
 
-def test_what_speaks_no_tls_is_no_daemon_for_it(certificates: Certificates):
+def test_join_token_refuses_a_server_without_tls(certificates: Certificates):
     text = join_token_of(certificates)
     with greeting(None) as (port, _), pytest.raises(DaemonUnavailableError) as caught:
         Credentials.of(text).channel(f"127.0.0.1:{port}", [])

@@ -93,7 +93,7 @@ async def test_a_change_that_cannot_be_recorded_is_not_made(tmp_path: Path):
     assert on_disk(tmp_path) == {"image": ONE}
 
 
-async def test_what_cannot_be_undone_is_owed_to_the_next_change(tmp_path: Path):
+async def test_failed_undo_is_done_before_the_next_change(tmp_path: Path):
     other = LibraryRecord("other", 1, 1)
     async with opened(tmp_path) as journal:
         async with journal.recording("load v1", ONE):
@@ -110,7 +110,7 @@ async def test_what_cannot_be_undone_is_owed_to_the_next_change(tmp_path: Path):
         assert on_disk(tmp_path) == {"image": ONE, "other": other}
 
 
-async def test_what_is_owed_stays_so_if_the_next_change_is_given_up(tmp_path: Path):
+async def test_owed_undo_remains_if_the_next_change_is_cancelled(tmp_path: Path):
     async with opened(tmp_path) as journal:
         async with journal.recording("load v1", ONE):
             pass
@@ -128,7 +128,7 @@ async def test_what_is_owed_stays_so_if_the_next_change_is_given_up(tmp_path: Pa
     assert on_disk(tmp_path) == {"image": ONE}
 
 
-async def test_what_was_owed_does_not_undo_a_later_change(
+async def test_owed_undo_does_not_revert_a_later_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     three = LibraryRecord("image", 3, 3)
@@ -158,7 +158,7 @@ async def test_what_was_owed_does_not_undo_a_later_change(
     assert on_disk(tmp_path) == {"image": three}
 
 
-async def test_what_is_owed_is_what_a_later_failure_goes_back_to(tmp_path: Path):
+async def test_later_failure_returns_to_the_state_after_the_owed_undo(tmp_path: Path):
     async with opened(tmp_path) as journal:
         async with journal.recording("load v1", ONE):
             pass
