@@ -30,7 +30,7 @@ def written(folder: Path, changes: int = 3) -> Path:
     return folder
 
 
-def test_what_is_written_is_read_again(folder: Path):
+def test_written_entries_are_read_again(folder: Path):
     with closing(JournalDatabase(folder)) as journal:
         assert (journal.entries, journal.last_event) == ({}, 0)
         journal.write("load", "image", {KEY: "1", ("drained", "w"): "{}"})
@@ -47,7 +47,7 @@ def test_opening_a_new_journal_writes_nothing_to_it(folder: Path):
     assert (folder / DATABASE).read_bytes() == new
 
 
-def test_it_is_in_no_log_but_its_own_when_it_is_closed(folder: Path):
+def test_closed_journal_leaves_no_write_ahead_log(folder: Path):
     assert {path.name for path in written(folder).iterdir()} == {DATABASE, LAST_EVENT}
 
 

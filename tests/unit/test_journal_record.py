@@ -58,7 +58,7 @@ def test_a_record_is_read_as_it_was_written(record: LibraryRecord):
         ({"versions": [7]}, "label is None, expected str"),
     ],
 )
-def test_what_is_no_record_is_refused(change: dict[str, object], complaint: str):
+def test_malformed_record_raises_value_error(change: dict[str, object], complaint: str):
     version = {"version": 1, "label": "a.py", "sha256": "0", "is_module": False}
     version |= {"home": LibraryHome().to_json()}
     version |= {"loaded_at": "2026-01-01T00:00:00+00:00", "operators": [], "has_fallbacks": False}

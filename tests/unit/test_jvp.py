@@ -275,6 +275,6 @@ def test_a_batch_of_directions_and_of_places():
         (lambda: func.jacfwd(xp.sin, chunk_size=0)(V), "jacfwd was given chunk_size=0"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, reason):
+def test_invalid_jvp_arguments_raise_argument_error(call, reason):
     with pytest.raises(ArgumentError, match=reason):
         call()

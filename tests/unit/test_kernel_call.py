@@ -31,7 +31,7 @@ def test_the_results_are_those_of_the_kernel():
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), KeyboardInterrupt()])
-def test_what_a_kernel_raises_is_its_error(error):
+def test_error_of_a_kernel_becomes_kernel_error(error):
     with pytest.raises(KernelError) as raised:
         call(error)
     assert raised.value.__cause__ is error
@@ -48,6 +48,6 @@ def test_errors_of_the_dispatch_of_the_call_itself_are_not_the_kernels():
         call(InternalError("a bug"))
 
 
-def test_those_of_calls_that_the_kernel_makes_are_the_kernels():
+def test_error_of_a_nested_call_is_an_error_of_the_kernel():
     with pytest.raises(KernelError):
         call(NoKernelError("no kernel", operator="c::d"))

@@ -141,7 +141,7 @@ def test_keys_of_a_tensor_count(registry: Registry):
     assert (str(plain.resolution.key), str(tracked.resolution.key)) == ("CPU", "AutogradCPU")
 
 
-def test_what_is_published_counts_from_then_on(registry: Registry):
+def test_choices_follow_publications(registry: Registry):
     assert registry.choose("m::add", X, X).resolution.registered_at == "old"
     registry.implement(ADD, DispatchKey.CPU, "new")
     assert registry.choose("m::add", X, X).resolution.registered_at == "new"
@@ -193,7 +193,7 @@ def test_a_call_of_many_bytes_is_looked_at_in_a_thread_and_others_are_not(
     assert [each == here for each in threads] == [True, False, True]
 
 
-def test_what_was_chosen_while_a_library_came_is_chosen_again(
+def test_choice_made_during_a_publication_is_not_remembered(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ):
     registry.define("m::join(Tensor x, str[] texts) -> Tensor")

@@ -108,7 +108,7 @@ def test_flood_is_a_few_lines_that_account_for_every_error():
     assert counted(log) == {}
 
 
-def test_what_was_left_out_is_logged_when_its_pause_is_over():
+def test_suppressed_errors_are_summarized_after_the_pause():
     clock = Clock()
     log = KernelErrorLog(lambda: "w", clock)
     with Lines() as lines:

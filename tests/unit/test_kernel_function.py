@@ -111,7 +111,7 @@ def test_positional_arguments_may_too(define, caller, name):
         assert op(X, 2) == op(X, n=2) == op(**{name: X, "n": 2}) == 2
 
 
-def test_what_makes_a_kernel_is_asked_when_a_call_arrives(define, caller):
+def test_maker_of_a_kernel_is_called_at_the_first_call(define, caller):
     made = []
 
     def make():

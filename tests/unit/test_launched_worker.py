@@ -26,7 +26,7 @@ def children() -> set[str]:
     return {pid for each in found for pid in each.read_text().split()}
 
 
-async def test_nothing_is_left_of_one_whose_output_cannot_be_read(
+async def test_failed_launch_leaves_no_process_or_descriptor(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """As where the daemon has no descriptors left."""
@@ -42,7 +42,7 @@ async def test_nothing_is_left_of_one_whose_output_cannot_be_read(
     assert open_descriptors() <= before
 
 
-async def test_nothing_is_left_where_there_are_descriptors_for_one_pipe_alone(
+async def test_launch_with_too_few_descriptors_leaves_none_open(
     monkeypatch: pytest.MonkeyPatch,
 ):
     before, pipe = open_descriptors(), os.pipe

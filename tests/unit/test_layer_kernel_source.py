@@ -59,7 +59,7 @@ def test_a_layer_goes_on_with_the_kernel_below(op):
         assert stack[0].tolist() == [4, 4]
 
 
-def test_it_is_made_once_for_calls_with_the_same_keys(op, made, caller):
+def test_kernel_below_is_found_once_for_the_same_keys(op, made, caller):
     for _ in range(3):
         op(X, 1)
     assert len(made) == (1 if caller == "compiled" else 3)
@@ -149,7 +149,7 @@ def test_each_kernel_gets_lists_of_its_own(define):
     assert seen == [2, 2]
 
 
-def test_what_the_kernel_below_returns_is_checked_before_the_layer_sees_it(define, layer):
+def test_result_of_the_kernel_below_is_checked_before_the_layer(define, layer):
     op = define(SCHEMA, CPU=lambda x, n, *, k: "no tensor", ADInplaceOrView=layer)
     for _ in range(2):
         with pytest.raises(ReturnError, match="t::f returned what its schema does not promise"):

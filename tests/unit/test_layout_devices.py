@@ -100,7 +100,7 @@ def test_read_only_view_of_an_unwritable_array_is_the_array(accelerator: Acceler
     assert accelerator.downloads == before
 
 
-def test_what_its_driver_raises_as_offsets_are_looked_at_is_an_error_of_the_device(
+def test_driver_error_while_reading_offsets_becomes_device_error(
     accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(array: Any) -> Any:
@@ -112,7 +112,7 @@ def test_what_its_driver_raises_as_offsets_are_looked_at_is_an_error_of_the_devi
         nested_tensor_from_jagged(values, offsets)
 
 
-def test_nothing_is_fetched_for_a_tensor_without_elements(accelerator: Accelerator):
+def test_move_to_meta_fetches_no_elements(accelerator: Accelerator):
     dense, nested = on(ONE, VALUES), nested_tensor_from_jagged(on(ONE, VALUES), on(ONE, OFFSETS))
     downloads = accelerator.downloads
     metas = [each.to("meta") for each in (dense, nested)]

@@ -198,7 +198,7 @@ def test_a_function_of_several_arrays_has_no_kernel_for_other_layouts():
                 call(tensor, tensor)
 
 
-def test_what_has_lost_its_parts_says_so_wherever_they_are_asked_for():
+def test_layout_without_its_parts_raises_on_every_access():
     """SciPy's arrays can be changed, and a kernel may change what it returns."""
     uneven, without_values = coo().array, csr().array
     uneven.coords = (uneven.coords[0], uneven.coords[1][:2])
@@ -223,7 +223,7 @@ def test_what_has_lost_its_parts_says_so_wherever_they_are_asked_for():
         lambda: quantize_per_tensor(MANY, 1.0, 0, "quint8"),
     ],
 )
-def test_what_there_is_no_room_for_is_an_error_of_the_memory(make):
+def test_allocation_failure_raises_device_memory_error(make):
     with pytest.raises(DeviceMemoryError, match="there is no room on 'cpu'"):
         make()
 

@@ -25,7 +25,7 @@ def test_a_version_that_waits_is_found_by_its_operators():
     assert catalog.find_waiting("sound::run") is None
 
 
-def test_it_is_found_below_one_that_is_about_to_go():
+def test_waiting_version_is_found_below_a_kept_one():
     """It was brought back, and its interpreter died before the other one was struck off."""
     catalog = LibraryCatalog()
     waiting = version_of("image", 1, VersionState.WAITING)

@@ -77,7 +77,7 @@ def test_a_closed_library_registers_nothing_more(dispatcher):
     assert dispatcher.operators() == []
 
 
-def test_what_is_registered_while_the_library_is_closed_is_undone(lib, dispatcher, monkeypatch):
+def test_registration_during_close_is_undone(lib, dispatcher, monkeypatch):
     lib.define("f(Tensor x) -> Tensor")
     register = dispatcher.register_impl
 

@@ -88,7 +88,7 @@ def test_requirements_have_one_form(lines: list[str], normal: tuple[str, ...]):
 @pytest.mark.parametrize(
     "line", ["a b", "a\n--index-url x", "a\0", "@", "a>=", "x" * 5000, "a; " + "(" * 4000]
 )
-def test_what_is_no_requirement_is_refused(line: str):
+def test_malformed_requirement_raises_library_load_error(line: str):
     with pytest.raises(LibraryLoadError):
         normalise_requirements([line])
 

@@ -82,7 +82,7 @@ def test_values_of_labels_are_bounded_in_number_and_length(values: list[str]):
         assert len(value.encode().decode()) <= metrics.LABEL_LIMIT
 
 
-def test_whatever_a_library_says_can_be_sent():
+def test_any_metric_of_a_library_can_be_sent():
     documentations: list[Any] = ["\ud800", 5, "x" * 1_000_000, None]
     for n, documentation in enumerate(documentations):
         counted = metrics.counter(f"c{n}", documentation)

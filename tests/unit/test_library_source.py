@@ -53,7 +53,7 @@ def test_a_package_folder_is_sent_as_the_same_archive_every_time(tmp_path):
         ("", "neither"),
     ],
 )
-def test_what_is_not_there_is_said_so(source, problem, tmp_path, monkeypatch):
+def test_missing_source_raises_library_load_error(source, problem, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LibraryLoadError, match=problem):
         load_source(source)

@@ -88,7 +88,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("story", ACCEPTED)
-def test_what_has_an_order_is_accepted(story):
+def test_linearizable_history_is_accepted(story):
     check_linearizable(history(*ACCEPTED[story]), 0, register)
 
 
@@ -149,7 +149,7 @@ def operations(draw):
 
 @pytest.mark.parametrize("looks", [(), {"read"}])
 @given(st.lists(operations(), max_size=6))
-def test_it_agrees_with_brute_force(looks, found):
+def test_checker_agrees_with_brute_force(looks, found):
     assert is_linearizable(found, looks) == has_order(found)
 
 

@@ -29,7 +29,7 @@ async def test_steps_come_in_order_before_the_result():
     assert [step async for step in steps] == ["two", 3]
 
 
-async def test_what_it_raises_comes_after_its_steps():
+async def test_error_of_a_load_follows_its_steps():
     async def work(report: Report) -> None:
         report("one")
         raise ValueError("no more")
@@ -40,7 +40,7 @@ async def test_what_it_raises_comes_after_its_steps():
         await anext(steps)
 
 
-async def test_who_does_not_read_loses_steps_and_not_the_result():
+async def test_slow_reader_loses_steps_but_not_the_result():
     async def work(report: Report) -> str:
         for number in range(STEPS_QUEUED + 10):
             report(f"step {number}")
@@ -50,7 +50,7 @@ async def test_who_does_not_read_loses_steps_and_not_the_result():
     assert steps == [*(f"step {number}" for number in range(STEPS_QUEUED)), "result"]
 
 
-async def test_nothing_of_it_goes_on_when_its_reader_is_cancelled():
+async def test_cancelled_reader_cancels_the_load():
     begun = asyncio.Event()
 
     async def work(report: Report) -> None:

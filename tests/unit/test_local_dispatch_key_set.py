@@ -155,7 +155,7 @@ def test_excluding_a_backend_excludes_dense_and_leaves_autograd(op):
         assert op(Tensor(np.ones(2))) == "AutogradCPU"
 
 
-def test_what_a_call_learns_under_a_guard_is_not_used_outside(op):
+def test_kernel_found_under_a_guard_is_not_used_outside(op):
     """The kernel found for some key bits is kept for calls in the default state only."""
     x = np.ones(2)
     with IncludeDispatchKeyGuard(K.Tracer):

@@ -108,7 +108,7 @@ def test_no_death_and_no_change_is_ever_left_out() -> None:
         assert all(flood.filter(record) for _ in range(100))
 
 
-def test_what_grpc_says_of_cancelled_calls_is_left_out_and_nothing_else(
+def test_only_grpc_records_of_cancelled_calls_are_dropped(
     stream: io.StringIO,
 ) -> None:
     logger = logging.getLogger("grpc._cython.cygrpc")
@@ -145,7 +145,7 @@ def test_no_record_forges_a_line_or_moves_the_cursor() -> None:
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), cygrpc.ExecuteBatchError("batch")])
-def test_what_grpc_says_of_clients_that_have_gone_is_no_error(error: BaseException):
+def test_grpc_records_of_vanished_clients_are_dropped(error: BaseException):
     def record_of(raised: BaseException) -> logging.LogRecord:
         info = (type(raised), raised, None)
         return logging.LogRecord("grpc._cython.cygrpc", logging.ERROR, "", 0, "x", (), info)

@@ -128,7 +128,7 @@ def test_writes_go_to_the_elements_that_are_stored(write):
     assert (x.array.imag[0] == -9).all()
 
 
-def test_what_is_written_to_is_what_is_returned(define):
+def test_in_place_operator_returns_the_conjugate_view_itself(define):
     op = define("t::f_(Tensor(a!) x, Tensor(b!)[] y) -> (Tensor(a!), Tensor(b!)[])", CPU=add_one)
     (x, c), (y, d) = conjugated(), conjugated()
     first, [second, third] = op(c, [y, d])
@@ -216,7 +216,7 @@ def test_other_devices():
         registration.close()
 
 
-def test_what_it_cannot_be():
+def test_unsupported_uses_of_a_conjugate_view_raise():
     with pytest.raises(ArgumentError, match="only a dense array"):
         sparse_coo_tensor(np.array([[0, 1]]), np.array([1j, 2]), (3,)).conj()
     _, c = conjugated()

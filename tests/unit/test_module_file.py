@@ -66,6 +66,6 @@ def test_hooks_of_this_process_do_not_count_for_other_environments(
 
 
 @pytest.mark.parametrize("name", ["nowhere.to.be.found", "sys", "kernels.missing"])
-def test_what_has_no_file_has_no_digest(folder: Path, name: str) -> None:
+def test_module_without_a_file_has_no_digest(folder: Path, name: str) -> None:
     assert find_module_file(name) is None
     assert digest_module(name) == ""

@@ -73,7 +73,7 @@ def test_a_definition_may_come_and_go_while_the_entry_stays(table):
     assert [str(n) for n in table.overloads["t::f"]] == ["t::f.b", "t::f.a", "t::f"]
 
 
-def test_what_is_defined_anew_is_the_last_one(table):
+def test_redefined_overload_comes_last(table):
     successor = entry("t::f.b")
     table.update([came(successor)])
     assert table.entries[name("t::f.b")] is successor

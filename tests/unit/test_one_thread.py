@@ -13,7 +13,7 @@ from tests.unit.scarce_threads import ScarceThreads
 from tests.waits import LONGEST_WAIT
 
 
-def test_it_does_one_thing_after_the_other_in_a_thread_of_its_own():
+def test_tasks_run_in_order_in_one_thread():
     one, done = OneThread("one"), queue.Queue[tuple[int, str]]()
     for number in range(3):
         one.submit(lambda n: done.put((n, threading.current_thread().name)), number)
@@ -24,7 +24,7 @@ def test_it_does_one_thing_after_the_other_in_a_thread_of_its_own():
     one.close()
 
 
-def test_what_no_thread_could_be_started_for_is_never_done(monkeypatch: pytest.MonkeyPatch):
+def test_task_without_a_thread_never_runs(monkeypatch: pytest.MonkeyPatch):
     one, done = OneThread("one"), queue.Queue[str]()
     threads = ScarceThreads(monkeypatch, "one")
     for text in ("first", "second"):

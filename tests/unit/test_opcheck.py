@@ -56,7 +56,7 @@ def failures_of(op, *args, **kwargs):
     return {name: result for name, result in found.items() if result != "SUCCESS"}
 
 
-def test_what_is_right_passes(define):
+def test_correct_operator_passes(define):
     op = define(
         "(Tensor x, *, int by=1) -> Tensor",
         lambda x, *, by: Tensor(x.array * by),
@@ -121,7 +121,7 @@ def test_lists_of_tensors_are_looked_into(define):
     assert "wrote to its argument 'xs'" in str(found["test_schema"])
 
 
-def test_what_its_schema_says_is_no_fault(define):
+def test_declared_mutation_passes(define):
     def kernel(x, out):
         out.array[:] = x.array
         return out
@@ -190,7 +190,7 @@ def test_a_derivative_that_reads_elements_cannot_be_run_on_fake_tensors():
         double.close()
 
 
-def test_what_is_written_to_may_require_gradients():
+def test_mutated_argument_may_require_gradients():
     @custom_op("checked_custom::fill", mutates_args={"x"})
     def fill(x: Tensor) -> None:
         x.array[:] = 1
@@ -281,7 +281,7 @@ def test_arguments_without_elements_pass(define):
     assert failures_of(define("(Tensor x) -> Tensor", writes), X.to("meta")) == {}
 
 
-def test_what_the_operator_raises_is_what_was_found(define):
+def test_error_of_the_operator_is_the_failure(define):
     op = define("(Tensor x) -> Tensor", lambda x: 1 / 0)
     assert isinstance(failures_of(op, X)["test_schema"], ZeroDivisionError)
     with pytest.raises(OpCheckError, match="ZeroDivisionError: division by zero"):
@@ -338,7 +338,7 @@ def test_operators_of_the_library_array_pass(name):
     assert failures_of(op, x, *others) == {}
 
 
-def test_what_its_page_shows(capsys):
+def test_opcheck_output_is_as_documented(capsys):
     page = Path(__file__).parents[2] / "docs/kernel-libraries.md"
     section = page.read_text(encoding="utf-8").partition("## Checking an operator")[2]
     blocks = re.findall(r"```(\w*)\n(.*?)```", section, re.DOTALL)

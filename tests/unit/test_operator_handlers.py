@@ -154,7 +154,7 @@ def test_a_class_with_its_own_new_is_detached_copied_and_pickled():
     assert [type(plain.detach()), plain.detach().requires_grad] == [Plain, False]
 
 
-def test_what_is_left_to_the_base_is_done_below_the_key_python():
+def test_call_of_the_base_handler_runs_below_python():
     Plain.asked.clear()
     x = Plain(Tensor(np.array([1.0, 2.0]), requires_grad=True))
     y = xp.sum(-x * 2)

@@ -91,7 +91,7 @@ def test_keys_with_a_kernel_are_listed_without_fallbacks_and_fallthroughs():
     assert state.keys_with_kernel() == [K.CPU, K.SparseCPU]
 
 
-def test_what_calls_learn_is_bounded():
+def test_memo_of_calls_is_bounded():
     state = state_of(K.CPU)
     for word in range(2 * MEMO_LIMIT):
         state.remember(state.calls, word, print)

@@ -68,7 +68,7 @@ def test_operators_may_have_any_name(ops, add, word):
     assert getattr(ops.t, word)(X) == "f"
 
 
-def test_what_is_not_there_is_not_found(ops, add):
+def test_unknown_operator_raises_not_found(ops, add):
     add("t::sobel() -> ()")
     with pytest.raises(
         OperatorNotFoundError, match=r"no operator t::soble \(did you mean t::sobel"
@@ -110,7 +110,7 @@ def test_an_operator_that_goes_is_gone_from_its_attributes(ops, add):
             held(X)
 
 
-def test_what_is_held_follows_to_the_next_registration(ops, add):
+def test_held_packet_follows_to_the_next_registration(ops, add):
     handles = add("t::f(Tensor x) -> int", 1)
     packet, overload = ops.t.f, ops.t.f.default
     assert (packet(X), overload(X)) == (1, 1)
@@ -187,7 +187,7 @@ def test_an_operator_that_comes_later_is_found_where_there_was_none(ops, add):
     assert namespace.f() == "f"
 
 
-def test_what_only_a_transaction_sees_is_not_remembered(ops, add, dispatcher):
+def test_operator_of_a_failed_transaction_is_not_remembered(ops, add, dispatcher):
     with suppress(KeyError), dispatcher.transaction():
         add("t::f() -> str", "f")
         assert ops.t.f() == "f"

@@ -82,7 +82,7 @@ def test_closing_cancels_what_is_under_way():
     assert all(future.cancelled() for future in calls.futures)
 
 
-def test_what_the_arguments_raise_comes_through():
+def test_error_of_the_argument_iterator_is_raised():
     def arguments() -> Iterator[int]:
         yield 14
         raise KeyError("arguments")

@@ -205,7 +205,7 @@ def test_arguments_given_by_name_are_remembered_by_their_names_and_types(ops, ad
             ops.t.f(X, 2, axes=0)
 
 
-def test_what_lacks_an_argument_is_no_overload_for_a_call(ops, add, looked):
+def test_overload_with_a_missing_argument_is_not_chosen(ops, add, looked):
     add("t::f(Tensor x, Scalar? low=None, Scalar? high=None) -> str", "scalars")
     add("t::f.mixed(Tensor x, Scalar low, Tensor high) -> str", "mixed")
     for _ in range(3):
@@ -282,7 +282,7 @@ def _takes(overload, argument):
     return False
 
 
-def test_what_may_be_left_out_is_no_matter_for_the_choice(ops, add):
+def test_omitted_defaults_do_not_affect_the_choice(ops, add):
     add("t::f(Tensor x, int n, int m=0, *, int? axis=None) -> str", "number")
     add("t::f.each(Tensor x, Tensor n, int m=0, *, int? axis=None) -> str", "each")
     add("t::f.text(Tensor x, str n, *, str more) -> str", "text")

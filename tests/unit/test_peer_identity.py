@@ -37,7 +37,7 @@ def test_a_peer_is_described_without_its_port(peer: str, who: str):
     assert describe_peer(peer) == who
 
 
-def test_a_client_may_say_who_it_is():
+def test_client_may_send_its_own_description():
     assert who_asks(Context("unix:", **{CLIENT_KEY: "ann@lab"})) == "ann@lab"  # type: ignore[arg-type]
     hostile = Context("unix:", **{CLIENT_KEY: b"ev\x1b[2Jil\n" + b"x" * 1000})
     told = who_asks(hostile)  # type: ignore[arg-type]
@@ -57,6 +57,6 @@ def test_a_user_named_by_control_characters_fits_into_metadata(
     assert "?" in told
 
 
-def test_what_we_say_of_ourselves_fits_into_metadata():
+def test_describe_self_fits_into_metadata():
     assert describe_self().isascii()
     assert "@" in describe_self()

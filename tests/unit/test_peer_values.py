@@ -60,7 +60,7 @@ def owner(path: Path) -> Iterator[values_pb2.RemoteTensor]:
         peer.connection.close()
 
 
-def test_nothing_stays_open_to_interpreters_that_are_gone(values: PeerValues, tmp_path: Path):
+def test_connections_to_ended_interpreters_are_closed(values: PeerValues, tmp_path: Path):
     before = open_descriptors()
     for number in range(5):
         with owner(tmp_path / f"{number}") as message:

@@ -139,7 +139,7 @@ def test_source_is_not_read_after_a_copy_has_failed(cupy: Any, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("started", [0, 1])
-def test_what_no_thread_could_be_started_for_is_copied_before_the_call_returns_and_never_again(
+def test_copy_without_threads_runs_once_before_the_call_returns(
     cupy: Any, monkeypatch: pytest.MonkeyPatch, started: int
 ):
     """The pool has it in its queue nevertheless, for a thread that is started later."""
@@ -159,9 +159,7 @@ def test_what_no_thread_could_be_started_for_is_copied_before_the_call_returns_a
     assert len(cupy.cuda.runtime.copies) == 8
 
 
-def test_what_another_thread_has_of_a_copy_is_waited_for_though_the_pool_has_refused_it(
-    cupy: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_call_waits_for_parts_copied_by_other_threads(cupy: Any, monkeypatch: pytest.MonkeyPatch):
     """The first thread takes it out of the queue when no second one could be started."""
     monkeypatch.setattr(pinned_copies, "COPIERS", 3)
     ScarceThreads(monkeypatch, "copy_1")
@@ -219,7 +217,7 @@ def test_large_arrays_of_any_layout_and_dtype_go_to_their_gpu(cupy: Any, dtype: 
     assert cupy.cuda.runtime.copies
 
 
-def test_where_nothing_can_be_pinned_arrays_go_the_slow_way(
+def test_arrays_are_copied_unpinned_if_pinning_fails(
     cupy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     def refuse(size: int) -> object:

@@ -85,7 +85,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
-def test_what_is_not_defined_is_refused(call: Any):
+def test_undefined_behaviour_raises_argument_error(call: Any):
     with pytest.raises(ArgumentError, match=r"^array::"):
         call()
 
@@ -110,7 +110,7 @@ def test_a_size_that_no_array_has_is_refused(call: Any):
         call()
 
 
-def test_what_is_repeated_often_may_be_nothing():
+def test_large_repeat_of_an_empty_array_is_empty():
     assert xp.repeat(of([]), 2**62).shape == xp.repeat(of([]), of([2**62], "int64")).shape == (0,)
     assert xp.tile(of([]), (2**40,)).shape == (0,)
     assert xp.arange(0, 2**63 - 1, 2**62).shape == (2,)
@@ -144,7 +144,7 @@ def test_a_number_is_not_wrapped_around_by_where(call: Any):
         call()
 
 
-def test_where_has_numbers_that_fit():
+def test_where_accepts_numbers_that_fit_the_dtype():
     np.testing.assert_array_equal(xp.where(BYTES > 1, 255, BYTES), [1, 255])
     assert xp.where(BYTES > 1, True, BYTES > 0).dtype == xp.bool
     assert xp.where(VECTOR > 1, 2j, VECTOR).dtype == xp.complex128
@@ -257,7 +257,7 @@ def test_clip_allocates_its_result_alone():
         lambda x: xp.meshgrid(x[0])[0],
     ],
 )
-def test_what_is_new_shares_no_memory_where_there_was_nothing_to_do(call: Any):
+def test_no_op_functions_return_copies(call: Any):
     x = of([[1.0, 2.0], [3.0, 4.0]])
     assert not np.shares_memory(call(x).array, x.array)
 

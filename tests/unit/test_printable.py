@@ -56,7 +56,7 @@ def test_tabs_become_blanks_and_line_ends_newlines():
 
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from(OBEYED))))
-def test_what_is_printable_is_printable_for_good(text: str):
+def test_escaping_is_idempotent(text: str):
     for make in (printable_line, printable_lines):
         once = make(text)
         assert make(once) == once

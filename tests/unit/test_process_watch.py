@@ -54,7 +54,7 @@ def test_the_end_of_a_child_is_described():
     [(0, True), (3, True), (-signal.SIGSEGV, True), (-signal.SIGABRT, True), (-64, True)]
     + [(-number, False) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)],
 )
-def test_who_is_to_blame_for_an_end(status: int, by_itself: bool):
+def test_describe_exit_tells_own_ends_from_external_ones(status: int, by_itself: bool):
     assert describe_exit(status).by_itself is by_itself
 
 

@@ -281,7 +281,7 @@ def test_tasks_are_in_what_began_them():
     assert 0 <= both.self_ns < both.end_ns - both.begin_ns
 
 
-def test_what_has_not_ended_ends_with_the_block():
+def test_open_events_end_with_the_block():
     started, go_on = threading.Event(), threading.Event()
 
     def work():

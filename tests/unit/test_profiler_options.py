@@ -242,7 +242,7 @@ def test_a_block_may_end_within_a_cycle():
     assert seen == [prof]
 
 
-def test_steps_without_a_schedule_are_not_told_apart():
+def test_steps_without_a_schedule_are_not_recorded_separately():
     with profile() as prof:
         for _ in range(2):
             ops.noted.make(X, 1)
@@ -319,7 +319,7 @@ def test_a_schedule_has_an_active_step(numbers):
         schedule(**numbers)
 
 
-def test_it_stops_in_a_block_that_began_later_and_goes_on_after_one_that_began_earlier():
+def test_profile_may_start_and_stop_across_other_blocks():
     running = profile()
     running.start()
     with autocast("cpu"):

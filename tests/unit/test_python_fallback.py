@@ -67,7 +67,7 @@ def test_defaults_are_left_out(add):
     assert logged.asked[0][3] == {}
 
 
-def test_it_is_asked_below_autograd_and_before_backends(add):
+def test_handler_runs_below_autograd_and_before_backends(add):
     logged = make_class()
     assert add(Tensor(np.ones(2), requires_grad=True), logged([1.0])).array.tolist() == [2, 2]
 

@@ -152,7 +152,7 @@ def test_an_outside_generator_is_dispatched_by_its_own_key():
             random.normal_(plain, generator=outside)
 
 
-def test_what_is_no_generator_of_the_device_is_refused():
+def test_generator_of_another_device_or_type_is_refused():
     with pytest.raises(DeviceError, match="Expected a 'cpu' device type for generator but found"):
         random.rand([2], generator=Generator("cuda"))
     with pytest.raises(ArgumentError, match=r"takes an opdispatch\.Generator, but was given one"):
@@ -185,7 +185,7 @@ def test_uniform_and_normal_numbers_of_every_type(dtype):
     assert 2.8 < abs(bell).max() < 6
 
 
-def test_what_is_drawn_of_a_type_is_the_same_to_fewer_digits():
+def test_draws_of_narrower_dtypes_agree_to_fewer_digits():
     wide, narrow = (
         random.rand([9], dtype=dtype, generator=seeded()).array for dtype in ("float64", "float32")
     )
@@ -259,7 +259,7 @@ def test_writes_go_into_views_and_count():
         ),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(call, words):
+def test_invalid_draw_raises_argument_error(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
 

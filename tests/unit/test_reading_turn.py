@@ -52,7 +52,7 @@ def test_many_short_kernels_take_as_long_as_a_long_one(turn: ReadingTurn, starte
     assert started == [2]
 
 
-def test_who_has_read_between_two_kernels_keeps_the_turn(turn: ReadingTurn, started: list[int]):
+def test_thread_that_reads_between_kernels_keeps_the_turn(turn: ReadingTurn, started: list[int]):
     turn.begin_kernel(1, LONG_AGO)
     turn.end_kernels(1)
     turn.begin_kernel(1, time.monotonic() + 1)
@@ -60,7 +60,7 @@ def test_who_has_read_between_two_kernels_keeps_the_turn(turn: ReadingTurn, star
     assert started == []
 
 
-def test_who_reads_keeps_the_turn(turn: ReadingTurn, started: list[int]):
+def test_reading_thread_keeps_the_turn(turn: ReadingTurn, started: list[int]):
     turn.begin_kernel(1, LONG_AGO)
     turn.end_kernels(1)
     assert turn.hand_over_if_stuck()  # it was busy
@@ -68,9 +68,7 @@ def test_who_reads_keeps_the_turn(turn: ReadingTurn, started: list[int]):
     assert started == []
 
 
-def test_who_has_lost_the_turn_says_nothing_of_the_thread_that_has_it(
-    turn: ReadingTurn, started: list[int]
-):
+def test_thread_without_the_turn_does_not_affect_its_owner(turn: ReadingTurn, started: list[int]):
     turn.hand_over(1)
     turn.begin_kernel(1, LONG_AGO)
     assert not turn.hand_over_if_stuck()
@@ -82,7 +80,7 @@ def test_who_has_lost_the_turn_says_nothing_of_the_thread_that_has_it(
     assert started == [2, 3]
 
 
-def test_what_is_kept_is_passed_on_before_another_thread_reads():
+def test_on_pass_runs_before_the_next_thread_reads():
     seen: list[object] = []
     turn = ReadingTurn(seen.append, on_pass=lambda: seen.append("passed"))
     turn.hand_over(1)
@@ -122,7 +120,7 @@ def test_no_turn_follows_the_end(turn: ReadingTurn, started: list[int]):
     assert started == []
 
 
-def test_who_begins_to_read_while_the_turn_is_taken_does_not_read(
+def test_thread_does_not_read_if_the_turn_is_taken_meanwhile(
     turn: ReadingTurn, started: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     reads: list[bool] = []
@@ -147,7 +145,7 @@ def test_who_begins_to_read_while_the_turn_is_taken_does_not_read(
     assert reads == [False]
 
 
-def test_the_watch_takes_the_turn_from_who_is_busy():
+def test_watch_takes_the_turn_from_a_busy_thread():
     given = threading.Event()
     taken: list[int] = []
 
@@ -195,7 +193,7 @@ def scarce_turn(threads: Threads) -> ReadingTurn:
     return turn
 
 
-def test_who_ends_its_kernel_reads_again_where_no_thread_could_be_started(scarce_turn: ReadingTurn):
+def test_thread_takes_a_vacant_turn_after_its_kernel(scarce_turn: ReadingTurn):
     assert not scarce_turn.is_at(1)
     assert scarce_turn.rest() == 2
     assert scarce_turn.is_at(2)
@@ -220,7 +218,7 @@ def test_a_thread_is_tried_for_now_and_then(
     assert (is_vacant, threads.started) == ((True, []) if seconds else (False, [2]))
 
 
-def test_that_there_are_no_threads_is_said_once(
+def test_lack_of_threads_is_logged_once(
     threads: Threads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(reading_turn, "_TRY_AGAIN", 0)

@@ -161,7 +161,7 @@ def repeated(x):
 
 
 @pytest.mark.parametrize("make", [index_of, factor_of, repeated])
-def test_what_is_needed_is_not_written_to(x, make):
+def test_write_to_a_saved_value_fails_the_backward_pass(x, make):
     result, needed = make(x)
     with no_grad():
         needed[...] = 1
@@ -178,7 +178,7 @@ def test_a_result_that_is_written_to_through_a_view_is_noticed(x):
             xp.sum(y).backward()
 
 
-def test_what_was_written_to_before_the_call_may_be_used(x):
+def test_value_written_before_the_call_may_be_saved(x):
     y = x * 1
     y[0] = 3.0
     xp.sum(xp.exp(y) + y * y).backward()
@@ -259,7 +259,7 @@ def test_the_only_result_is_one_of_the_results(record):
     assert grad(op(x), x)[0].array.tolist() == [6]
 
 
-def test_nothing_of_a_call_outlives_its_results(x):
+def test_call_is_freed_with_its_results(x):
     index, y = Tensor(np.array([0, 1])), xp.ones(3)
     gc.disable()
     try:
@@ -281,7 +281,7 @@ def test_nothing_of_a_call_outlives_its_results(x):
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def test_what_is_recorded_is_not_written_to_a_plain_array(x):
+def test_recorded_write_to_a_plain_array_raises(x):
     array = np.zeros(3)
     write = OPERATORS.setitem_.Tensor
     with pytest.raises(AutogradError, match=r"cannot be to a plain array.*make a Tensor of"):
@@ -342,7 +342,7 @@ def test_a_call_that_is_not_recorded_switches_off_nothing(look):
     assert seen == [before, before]
 
 
-def test_what_was_switched_off_is_on_again_after_an_error(record):
+def test_dispatch_state_is_restored_after_an_error(record):
     def fail(x):
         raise ValueError("no")
 

@@ -101,7 +101,7 @@ def test_without_a_free_slot_a_run_is_counted_all_the_same(side):
     assert SPARE_SLOT not in side.recorder.free
 
 
-def test_nothing_runs_of_a_library_that_has_gone(side):
+def test_kernel_of_an_unloaded_library_does_not_run(side):
     with pytest.raises(RefusedError, match="gone"):
         side.run(lambda: pytest.fail("it runs"), Library(is_gone=True))
     assert RUNNING_CALL.get() is NO_CALL

@@ -74,7 +74,7 @@ def test_a_function_handles_one_operator_for_modes_of_a_class(lib):
     assert mode.seen == ["ruled::f"]
 
 
-def test_what_it_calls_is_for_the_next_mode(lib):
+def test_calls_of_a_rule_reach_the_next_mode(lib):
     register_torch_dispatch("ruled::f", Noting, lambda m, func, t, args, k: func(*args), lib=lib)
     with Derived() as outer, Noting() as inner:
         np.testing.assert_array_equal(ops.ruled.f(X), X * 2)
@@ -114,7 +114,7 @@ def test_modes_that_see_calls_before_any_other_key(lib):
         np.testing.assert_array_equal(ops.ruled.f(X), X + 100)
 
 
-def test_it_is_gone_with_its_library(lib):
+def test_rule_ends_with_its_library(lib):
     with Library("ruled", "FRAGMENT") as other, Noting():
         register_torch_dispatch("ruled::f", Noting, answer, lib=other)
         np.testing.assert_array_equal(ops.ruled.f(X), X + 100)
@@ -160,7 +160,7 @@ def test_rule_for_an_unrelated_class_is_refused(lib, cls):
         register_torch_dispatch("ruled::f", cls, answer, lib=lib)
 
 
-def test_what_cannot_be_registered(lib):
+def test_invalid_rule_raises(lib):
     with pytest.raises(KernelTypeError, match="a rule must be callable"):
         lib.register_torch_dispatch("f", Noting, 3)
     with pytest.raises(RegistrationError, match="of another namespace"):

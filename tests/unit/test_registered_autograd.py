@@ -55,7 +55,7 @@ def test_the_registered_function_is_the_derivative(lib):
     assert gradcheck(ops.reg.product, (x, row))
 
 
-def test_nothing_is_recorded_of_others(lib):
+def test_calls_without_gradients_do_not_call_setup_context(lib):
     seen = []
     lib.register_autograd("product", product_backward, setup_context=lambda **_: seen.append(1))
     x = leaf(1.0)
@@ -66,7 +66,7 @@ def test_nothing_is_recorded_of_others(lib):
     assert seen == []
 
 
-def test_it_is_undone_with_its_library(lib):
+def test_derivative_ends_with_its_library(lib):
     with Library("reg", "FRAGMENT") as fragment:
         register_autograd("reg::product", product_backward, setup_context=keep, lib=fragment)
         xp.sum(ops.reg.product(leaf(1.0), leaf(2.0))).backward()
@@ -272,7 +272,7 @@ def test_a_backward_of_no_operators_is_differentiable_once(lib):
         (lambda ctx, grad: (ctx.nothing, None, None), "nothing"),
     ],
 )
-def test_what_a_backward_must_not_return(lib, backward, message):
+def test_invalid_gradients_raise(lib, backward, message):
     lib.register_autograd("product", backward, setup_context=keep)
     error = AttributeError if message == "nothing" else AutogradError
     with pytest.raises(error, match=message):
@@ -287,7 +287,7 @@ def test_arrays_beside_tensors_are_kept_as_tensors(lib):
     assert of_y.array.tolist() == [2, 3]
 
 
-def test_what_cannot_be_kept(lib):
+def test_save_for_backward_refuses_other_values(lib):
     lib.register_autograd(
         "product",
         product_backward,
@@ -320,7 +320,9 @@ def test_operators_that_can_have_none(lib, schema, reason):
         (product_backward, "keep", "setup_context of reg::product is of type str"),
     ],
 )
-def test_what_cannot_be_called_is_no_derivative(lib, backward, setup_context, message):
+def test_backward_that_cannot_be_called_raises_registration_error(
+    lib, backward, setup_context, message
+):
     with pytest.raises(RegistrationError, match=message):
         lib.register_autograd("product", backward, setup_context=setup_context)
 

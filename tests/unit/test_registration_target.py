@@ -65,7 +65,7 @@ def make():
 
 @pytest.mark.parametrize("how", OF_DEFINITIONS)
 @pytest.mark.parametrize("named", [True, False])
-def test_what_is_registered_for_a_definition_goes_with_it(make, how, named):
+def test_registration_for_a_definition_ends_with_it(make, how, named):
     first = make()
     own = {each.key for each in first.overload.kernels()}
     REGISTER[how](first._qualname if named else first, None)
@@ -75,7 +75,7 @@ def test_what_is_registered_for_a_definition_goes_with_it(make, how, named):
 
 
 @pytest.mark.parametrize("how", OF_DEFINITIONS)
-def test_what_is_registered_with_a_library_goes_with_that(make, how):
+def test_registration_with_a_library_ends_with_it(make, how):
     op = make()
     own = [each.registration for each in op.overload.kernels()]
     with Library("unit_test", "FRAGMENT") as lib:

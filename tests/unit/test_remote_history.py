@@ -54,7 +54,7 @@ def test_gradients_of_what_never_left_are_complete():
     assert float(grad(xp.sum(value * here), value)[0]) == 3.0
 
 
-def test_what_has_been_elsewhere_may_be_part_of_a_history_that_was_left():
+def test_gradient_through_a_moved_value_raises_autograd_error():
     value, x = arrived("value", 2.0, has_history=True), arrived("x", 3.0)
     y = xp.sum(value * x)
     for wanted in (x, [x, value], [value, x]):

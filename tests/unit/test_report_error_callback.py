@@ -41,7 +41,7 @@ def test_without_tensors_the_key_is_undefined(dispatcher):
     assert told == ["Undefined"]
 
 
-def test_what_it_raises_is_raised_instead(op):
+def test_error_of_the_callback_is_raised_instead(op):
     def complain(key):
         raise LookupError(f"nothing for {key}")
 

@@ -38,7 +38,7 @@ def test_tensors_do_not_count():
     check_lengths([np.zeros(1000), [np.zeros(1000)] * 3, None, 5], 1, "it")
 
 
-def test_lists_without_end_are_left_to_those_who_pack_them():
+def test_recursive_lists_pass_the_length_check():
     loop: list[Any] = []
     loop.append(loop)
     deep: list[Any] = []

@@ -22,7 +22,7 @@ def tokens(tmp_path: Path) -> Tokens:
     return Tokens(tmp_path)
 
 
-def test_what_a_revoked_token_has_begun_is_ended_and_nothing_else(tokens: Tokens):
+def test_revocation_ends_only_what_its_token_began(tokens: Tokens):
     good, bad = tokens.add("call"), tokens.add("call")
     authentication = Authentication(TokenFile(tokens.path))
     ended = []

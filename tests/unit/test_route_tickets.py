@@ -52,7 +52,7 @@ def test_a_ticket_says_all_that_the_daemon_knows_of_its_holder(
     assert port.identify(CALL_STREAM, "ipv4:x", ticket(key, identity=forever)) == forever
 
 
-def test_what_is_no_ticket_for_this_session_now_is_refused(key: bytes, port: TicketAuthentication):
+def test_old_foreign_or_malformed_ticket_is_refused(key: bytes, port: TicketAuthentication):
     for old in ({"expires": time.monotonic() - 1}, {"epoch": EPOCH - 1}, {"epoch": EPOCH + 1}):
         with pytest.raises(UnauthenticatedError, match="the route ticket is old"):
             port.identify(CALL_STREAM, "", ticket(key, **old))

@@ -79,7 +79,7 @@ def test_results_of_every_kind(lib):
     assert get_kernel("kernels::nothing", "CPU").call_boxed(CPU, X) is None
 
 
-def test_it_is_gone_with_its_library(lib):
+def test_kernel_of_a_closed_library_raises_no_kernel_error(lib):
     with Library("kernels", "IMPL") as other:
         other.impl("scale", lambda x, by, *, negative: x, "CPU")
         kernel = get_kernel("kernels::scale", "CPU")
@@ -143,7 +143,7 @@ def test_a_fallback_is_gone_with_its_library(lib):
         (3, "CPU", ArgumentError, "takes an operator or its name, not 3"),
     ],
 )
-def test_what_has_no_kernel(lib, op, key, error, what):
+def test_get_kernel_without_a_kernel_raises(lib, op, key, error, what):
     with pytest.raises(error, match=what):
         get_kernel(op, key)
 

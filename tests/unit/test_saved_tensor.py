@@ -99,7 +99,7 @@ def test_gradients_of_any_order_are_as_without_hooks(call, as_arrays):
         assert np.allclose(np.asarray(one.detach()), np.asarray(other.detach()))
 
 
-def test_what_an_operator_with_a_registered_derivative_keeps(registered, as_arrays):
+def test_hooks_apply_to_tensors_saved_by_registered_derivatives(registered, as_arrays):
     x = leaf(1.0, 2.0)
     with as_arrays:
         y = registered(x)
@@ -138,7 +138,7 @@ def test_the_innermost_block_counts():
     assert log == ["inner", "outer", "outer"]
 
 
-def test_nothing_is_watched_once_all_blocks_have_ended():
+def test_recording_is_unwatched_after_all_blocks():
     gc.collect()  # what errors that were raised still know
     assert not recording_state.WATCHED
     with pytest.raises(KeyError), saved_tensors_hooks(lambda t: t, lambda t: t):
@@ -156,7 +156,7 @@ def test_writes_to_what_is_packed_are_not_noticed():
     assert x.grad.array.tolist() == [6.0]
 
 
-def test_what_results_are_packed_into_is_no_circle():
+def test_packed_results_form_no_reference_cycle():
     x = leaf(1.0)
     with saved_tensors_hooks(lambda t: t, lambda t: t):
         y = xp.exp(x)
@@ -205,7 +205,7 @@ def test_they_can_be_forbidden(as_arrays):
         disable_saved_tensors_hooks("nor there").__enter__()
 
 
-def test_what_is_on_the_host_already_is_kept_as_it_is():
+def test_save_on_cpu_keeps_host_tensors_as_they_are():
     x = leaf(3.0)
     with save_on_cpu():
         y = xp.exp(x * x)
