@@ -61,7 +61,7 @@ def test_behaviour_undefined_by_the_standard_raises_kernel_error(standard: oc.Se
         standard.ops.array.add(X, np.ones(3, np.float32))
 
 
-def test_array_library_can_be_loaded_again_and_unloaded(standard: oc.Session):
+def test_array_library_keeps_its_operators_after_second_load(standard: oc.Session):
     again = standard.load(NAME)
     # Where the module's file can be found, the daemon sees that it is what is loaded already.
     assert again.version == (1 if again.already_loaded else 2)

@@ -386,7 +386,7 @@ def _steps(request: execution_pb2.CallRequest) -> None:
     ("say", "problem"),
     [(_sources, None), (_steps, r"\$\.keep\.device is set for a program with steps")],
 )
-def test_client_requests_with_daemon_fields_are_refused(
+def test_daemon_ignores_or_refuses_internal_fields_set_by_clients(
     shared: oc.Session, say: Callable[[execution_pb2.CallRequest], None], problem: str | None
 ):
     with grpc.insecure_channel(grpc_target(shared.address)) as channel:

@@ -93,7 +93,7 @@ def test_leaf_that_was_away_between_two_uses_raises(session: oc.Session):
     assert gradients(session, operators(session, "left").square(x), x) == [[2.0, 4.0]]
 
 
-def test_written_remote_tensor_is_not_a_leaf(session: oc.Session):
+def test_gradients_skip_unrecorded_write_to_remote_tensor(session: oc.Session):
     x = session.put(Tensor(X, requires_grad=True), on="worker-1")
     total = session.put(np.zeros(2), on="worker-1")
     square = operators(session, "left").square(x)

@@ -105,7 +105,7 @@ def test_a_generator_is_not_shared_by_calls_that_are_under_way(service: oc.Sessi
 
 def test_a_failed_call_draws_nothing(service: oc.Session):
     generator = Generator().manual_seed(1)
-    with pytest.raises(oc.KernelError, match="there is none"):
+    with pytest.raises(oc.KernelError, match="expected low < high"):
         service.call("random::randint", 0, [2], generator=generator)
     with pytest.raises(oc.KernelError, match="Expected a 'cpu' device type for generator"):
         service.call("random::rand", [2], generator=Generator("cuda"))
