@@ -143,7 +143,9 @@ def test_child_gets_an_error_that_the_session_is_its_parents(daemon: RunningDaem
 
 
 @pytest.mark.parametrize("lane", ["local", "stream", "grpc"])
-def test_so_is_one_with_an_event_loop_of_its_own(daemon: RunningDaemon, lane: str):
+def test_asyncio_session_in_a_forked_child_is_refused_and_stays_whole(
+    daemon: RunningDaemon, lane: str
+):
     # gRPC's threads on the parent's stream, which it would start again, crash children at times.
     assert run(ASYNCIO, daemon.address, lane, environment=NO_FORK_SUPPORT) == [
         *(f"child {what} True True" for what in ("call", "put", "list")),

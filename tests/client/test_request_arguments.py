@@ -173,7 +173,9 @@ def test_an_argument_of_a_wrong_type_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize(("method", "name"), arguments(oc.aio.AsyncSession))
-async def test_so_it_is_with_asyncio(daemon: RunningDaemon, method: str, name: str):
+async def test_wrong_argument_of_an_asyncio_session_is_named(
+    daemon: RunningDaemon, method: str, name: str
+):
     errors = (oc.ArgumentError, oc.WireError)
     async with oc.aio.connect(daemon.address) as session:
         with pytest.raises(errors, match=rf"\b{name}\b.*(<wrong>|Wrong)"):
@@ -181,7 +183,7 @@ async def test_so_it_is_with_asyncio(daemon: RunningDaemon, method: str, name: s
 
 
 @pytest.mark.parametrize("name", inspect.signature(oc.connect).parameters.keys())
-def test_so_it_is_with_connecting(name: str):
+def test_wrong_argument_of_connect_is_named(name: str):
     for connect in (oc.connect, oc.aio.connect):
         with pytest.raises(oc.ArgumentError, match=rf"^{name} is <wrong>"):
             connect(**{name: WRONG})  # type: ignore[arg-type]

@@ -32,7 +32,9 @@ def test_held_handle_raises_while_unloaded_and_follows_the_next_load(
     assert get(X) == 2
 
 
-def test_so_does_one_of_an_asyncio_session(shared_daemon: RunningDaemon, write_library):
+def test_held_asyncio_handle_raises_while_unloaded_and_follows_the_next_load(
+    shared_daemon: RunningDaemon, write_library
+):
     async def story() -> None:
         async with aio.connect(shared_daemon.address) as session:
             await session.load(write_library("const", constant(1)))

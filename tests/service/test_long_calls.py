@@ -57,7 +57,7 @@ def test_a_text_may_be_as_long_as_a_message(session: oc.Session):
         assert session.ops.long.length(X, "a" * 20_000_000) == 20_000_000
 
 
-def test_too_many_values_are_refused_and_nothing_else_is(
+def test_call_of_too_many_values_is_refused_alone(
     session: oc.Session, monkeypatch: pytest.MonkeyPatch
 ):
     too_many = (["a"] * (MAX_VALUES + 1), ["some text"] * 400_000)

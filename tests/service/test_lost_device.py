@@ -82,7 +82,7 @@ def test_a_kernel_for_which_there_is_no_room_is_the_devices_error_and_changes_no
         assert restarts(session) == 0
 
 
-def test_so_is_one_for_which_the_host_has_no_room(dev: RunningDaemon):
+def test_kernel_out_of_host_memory_raises_device_memory_error(dev: RunningDaemon):
     with dev.connect() as session:
         with pytest.raises(
             oc.DeviceMemoryError,

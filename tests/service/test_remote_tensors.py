@@ -158,7 +158,7 @@ def test_results_of_many_calls_in_flight_stay_where_they_are(math: RunningDaemon
         assert wait_for(lambda: kept(session) == {"worker-1": (1, 32)})
 
 
-async def test_so_do_those_of_an_asyncio_session(math: RunningDaemon):
+async def test_asyncio_map_gives_remote_tensors(math: RunningDaemon):
     async with oc.aio.connect(math.address) as session:
         x = await session.put(np.arange(4.0))
         calls = ((x, np.float64(n)) for n in range(5))

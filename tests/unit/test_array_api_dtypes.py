@@ -30,7 +30,7 @@ def test_limits_of_floating_point_types_are_numbers_of_pythons(dtype: Any):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_so_are_those_of_integers(dtype: Any):
+def test_iinfo_agrees_with_numpy(dtype: Any):
     for asked in (dtype, xp.ones(1, dtype=dtype)):
         info = xp.iinfo(asked)
         assert (type(info.min), type(info.max), type(info.bits)) == (int, int, int)

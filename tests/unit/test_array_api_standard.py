@@ -149,7 +149,7 @@ def test_asarray_says_what_class_arrays_have():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_so_have_the_methods_of_tensors(name: str):
+def test_tensor_methods_have_the_signatures_of_the_standard(name: str):
     assert signature_of(getattr(xp.ones((2, 2)), name)) == METHODS[name]
 
 

@@ -92,7 +92,7 @@ def test_nor_need_three_have_one_of_which_the_first_has_one_with_each(order: tup
 @pytest.mark.parametrize(
     ("dtype", "scalar"), [("int32", 1.5), ("bool", 1), ("int8", 1j), ("uint8", True)]
 )
-def test_so_are_scalars(dtype: str, scalar: complex):
+def test_scalars_without_a_common_type_are_refused(dtype: str, scalar: complex):
     with pytest.raises(ArgumentError, match="has no common type"):
         xp.ones(2, dtype=getattr(xp, dtype)) + scalar
 
@@ -336,7 +336,7 @@ def test_types_are_promoted_as_numpy_does_where_that_is_asked_for(
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("scalar", [True, 3, 1.5, 2j])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_so_are_python_scalars(dtype: str, scalar: complex, device: str):
+def test_numpy_promotion_applies_to_python_scalars(dtype: str, scalar: complex, device: str):
     x = np.ones(3, dtype)
     with numpy_dtype_promotion():
         found = Tensor(x).to(device) * scalar
@@ -453,7 +453,7 @@ def test_an_int_that_is_more_than_any_float_is_out_of_bounds(dtype: str):
 
 @pytest.mark.parametrize("bounds", [(1.5, None), (None, 2.5), (1, 2.5), (1j, None), (1, 3)])
 @pytest.mark.parametrize("dtype", ["int32", "float32", "bool", "complex64"])
-def test_so_are_bounds_of_clip(dtype: str, bounds: Any):
+def test_numpy_promotion_applies_to_scalar_bounds_of_clip(dtype: str, bounds: Any):
     """It cut them to integers."""
     x = np.array([0, 4], dtype)
     with numpy_dtype_promotion():
@@ -463,7 +463,7 @@ def test_so_are_bounds_of_clip(dtype: str, bounds: Any):
     np.testing.assert_array_equal(found[0], expected)
 
 
-def test_so_are_arrays_that_are_bounds_of_clip():
+def test_numpy_promotion_applies_to_array_bounds_of_clip():
     x, low = np.array([0, 4]), np.array([0.5, 1.5])
     with numpy_dtype_promotion():
         found = [

@@ -77,7 +77,7 @@ def test_a_tensor_that_is_written_to_retains_its_new_gradient():
     assert y.grad.array.tolist() == [24.0]
 
 
-def test_so_do_a_view_that_is_written_to_and_its_base():
+def test_written_view_and_its_base_retain_their_gradients():
     y = leaf(1.0, 2.0) * 1
     part = y[1:]
     y.retain_grad()
@@ -88,7 +88,7 @@ def test_so_do_a_view_that_is_written_to_and_its_base():
     assert part.grad.array.tolist() == [1.0]
 
 
-def test_and_a_view_whose_elements_were_written_to_without_gradients():
+def test_view_written_under_no_grad_retains_its_gradient():
     x = leaf(1.0, 2.0)
     part = x[1:]
     part.retain_grad()

@@ -34,7 +34,7 @@ def test_children_have_sessions_of_their_own(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("asyncio", [False, True])
-def test_not_where_the_parent_has_had_one_of_asyncio(
+def test_child_of_an_asyncio_parent_cannot_open_a_session(
     monkeypatch: pytest.MonkeyPatch, asyncio: bool
 ):
     forks = GrpcForks()

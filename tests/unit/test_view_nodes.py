@@ -57,7 +57,7 @@ def test_of_a_power_also_with_a_number():
     assert x.grad.array.tolist() == [3.0, 12.0]
 
 
-def test_so_in_transformed_functions():
+def test_writes_keep_gradients_in_transformed_functions():
     x, y = plain(1.0, 2.0), plain(3.0, 4.0)
 
     def total(x, y):
@@ -89,7 +89,7 @@ def test_views_learn_that_their_base_requires_gradients():
     assert w.grad.array.tolist() == [24.0]
 
 
-def test_and_so_do_views_of_what_was_written_to_through_another():
+def test_view_gets_the_history_of_a_write_through_another_view():
     base, w = plain(1.0, 2.0), leaf(3.0)
     sister, part = base[1:], base[1:]
     part[...] = w * 2
@@ -179,7 +179,7 @@ def test_arithmetic_in_place_bumps_version(clear):
     assert (x._version, x.array.tolist()) == (1, [1.0, 0.0])
 
 
-def test_and_is_not_used_as_it_was(clear):
+def test_saved_tensor_cleared_in_place_fails_the_backward_pass(clear):
     y = leaf(1.0, 2.0) * 1
     z = xp.sum(y * y)
     clear(y.detach())
@@ -188,7 +188,7 @@ def test_and_is_not_used_as_it_was(clear):
 
 
 @pytest.mark.parametrize("part", [lambda x: x, lambda x: x[1:]])
-def test_and_has_no_derivative(clear, part):
+def test_in_place_operator_without_a_derivative_fails_the_backward_pass(clear, part):
     y = leaf(1.0, 2.0) * 1
     clear(part(y))
     with pytest.raises(AutogradError, match="autograd_writes::clear_ has no derivative"):

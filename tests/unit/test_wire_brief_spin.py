@@ -77,7 +77,7 @@ def test_thread_spins_until_arrival_if_arrivals_are_soon(spin: BriefSpin, world:
     assert max(looks) == pytest.approx(30, abs=3)
 
 
-def test_but_not_more_often_than_sleep_would_cost(spin: BriefSpin, world: World):
+def test_thread_spins_no_longer_than_sleeping_would_cost(spin: BriefSpin, world: World):
     world.wait_often(spin, 30 * US, 101)
     assert world.wait(spin, 1.0) == pytest.approx(LOOKS, abs=3)
 
@@ -123,7 +123,7 @@ def test_thread_sleeps_if_spinning_delays_arrivals(spin: BriefSpin, world: World
     assert share_of_looking(world.wait_often(spin, 30 * US)) < 0.1
 
 
-def test_and_when_it_does_not_any_more_they_look_again(spin: BriefSpin, world: World):
+def test_thread_spins_again_once_spinning_delays_nothing(spin: BriefSpin, world: World):
     world.delay = 2 * WAKING
     world.wait_often(spin, 30 * US)
     world.delay = 0.0

@@ -190,7 +190,7 @@ def test_tiny_tensors_count_for_what_they_take():
         taking.take(0, chunk(number + 1, 0, 1, LIMIT, b"x"))
 
 
-def test_so_many_calls_may_have_begun_and_no_more():
+def test_number_of_incomplete_calls_is_limited():
     taking = assembler(2**40)
     for number in range(CALLS_AT_ONCE):
         taking.take(number, chunk(total=8))

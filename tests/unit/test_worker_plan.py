@@ -32,7 +32,7 @@ def test_other_text_is_no_plan(text: str):
 @pytest.mark.parametrize(
     "text", ["257", "cpu:256,cuda:0", "100000", "cpu:1000", "9" * 30, "9" * 5000], ids=len
 )
-def test_too_many_are_refused(text: str):
+def test_more_than_256_interpreters_are_refused(text: str):
     with pytest.raises(ValueError, match=r"\d{3,} interpreters are too many; expected at most 256"):
         parse_workers(text)
 
